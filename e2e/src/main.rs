@@ -1,0 +1,3 @@
+//! The `cargo e2e` command.
+
+fn main() {}

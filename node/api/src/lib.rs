@@ -1,0 +1,1 @@
+//! Types that nodes, operator and tools share. No I/O and no tokio here.

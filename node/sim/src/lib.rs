@@ -1,0 +1,1 @@
+//! The whole node in a simulated world.

@@ -1,0 +1,1 @@
+//! The database node: runs the effects that the engine decides.

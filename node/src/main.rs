@@ -1,0 +1,3 @@
+//! The `flower` command.
+
+fn main() {}

@@ -1,0 +1,1 @@
+//! Storage on disk: the only crate that names redb. Synchronous and threadless.

@@ -1,0 +1,3 @@
+//! The `flower-operator` command.
+
+fn main() {}
