@@ -1,1 +1,13 @@
-//! Types that nodes, operator and tools share. No I/O and no tokio here.
+//! Types that nodes, operator and tools share: identities, the wire API, the admin API, the
+//! split of memory, limits and manifests. No I/O and no tokio here.
+
+pub mod admin;
+pub mod ids;
+pub mod limits;
+pub mod manifest;
+pub mod ports;
+pub mod report;
+pub mod sizing;
+pub mod wire;
+
+pub use ids::{ClusterId, GroupId, MemberId, PartitionId, Revision};

@@ -1,0 +1,88 @@
+//! Every bound in one place, related to each other at compile time. Bytes unless named
+//! otherwise. Those that are settable are defaults of the node setting named beside them.
+
+/// One kibibyte.
+pub const KIB: u64 = 1 << 10;
+/// One mebibyte.
+pub const MIB: u64 = 1 << 20;
+/// One gibibyte.
+pub const GIB: u64 = 1 << 30;
+
+/// Arguments of a call (`limits.args`).
+pub const ARGS_BYTES: u64 = MIB;
+/// Result of a call (`limits.result`).
+pub const RESULT_BYTES: u64 = 8 * MIB;
+/// A larger result is not kept in the receipt; the receipt says so.
+pub const RECEIPT_RESULT_BYTES: u64 = 64 * KIB;
+/// One record (`limits.record`). redb copies large values with their neighbours.
+pub const RECORD_BYTES: u64 = 256 * KIB;
+/// Encoded index or record key.
+pub const KEY_BYTES: u64 = 4 * KIB;
+/// A bundle (`limits.bundle`).
+pub const BUNDLE_BYTES: u64 = 8 * MIB;
+/// A bundle that fits a ConfigMap.
+pub const CONFIG_MAP_BUNDLE_BYTES: u64 = 900 * KIB;
+/// Rows read by one call (`limits.rowsRead`).
+pub const ROWS_READ: u64 = 32_000;
+/// Rows written by one mutation (`limits.rowsWritten`).
+pub const ROWS_WRITTEN: u64 = 16_000;
+/// Bytes read by one call (`limits.bytesRead`).
+pub const BYTES_READ: u64 = 16 * MIB;
+/// Bytes of one mutation's patch (`limits.bytesWritten`).
+pub const PATCH_BYTES: u64 = 16 * MIB;
+/// Ranges opened by one call (`limits.ranges`).
+pub const RANGES: u64 = 4_096;
+/// A batch (one log entry) is closed at this size.
+pub const BATCH_BYTES: u64 = MIB;
+/// A frame between peers or of an image.
+pub const FRAME_BYTES: u64 = MIB;
+/// Largest message between peers: one entry may hold one patch over the batch size.
+pub const PEER_MESSAGE_BYTES: u64 = 64 * MIB;
+/// JavaScript heap of a worker (`limits.heap`).
+pub const HEAP_BYTES: u64 = 32 * MIB;
+/// JavaScript stack.
+pub const STACK_BYTES: u64 = 256 * KIB;
+/// Wall time of one evaluation in milliseconds (`limits.wallMs`).
+pub const WALL_MS: u64 = 1_000;
+/// Interrupts (each about 10,000 operations) of one evaluation (`limits.gas`).
+pub const GAS: u64 = 20_000;
+/// Rows that a new index may be built over inside a deployment.
+pub const INDEX_BUILD_ROWS: u64 = 10_000;
+/// Indexes of a table.
+pub const INDEXES: usize = 32;
+/// Fields of an index.
+pub const INDEX_FIELDS: usize = 16;
+/// Tables of an application.
+pub const TABLES: usize = 1_000;
+/// Mutations queued at the sequencer (`limits.queue`); more is 429.
+pub const QUEUE: usize = 1_024;
+/// Idempotency key, characters.
+pub const KEY_CHARS: usize = 255;
+/// How long receipts are kept by default, in milliseconds (24 h).
+pub const RECEIPT_RETENTION_MS: u64 = 24 * 3_600 * 1_000;
+/// Announce a snapshot and purge the log after so many bytes (`snapshot.afterLogBytes`).
+pub const SNAPSHOT_AFTER_LOG_BYTES: u64 = 16 * MIB;
+/// A durable checkpoint after so many applied bytes …
+pub const CHECKPOINT_BYTES: u64 = 4 * MIB;
+/// … or so many milliseconds, whichever comes first.
+pub const CHECKPOINT_MS: u64 = 1_000;
+/// Ready while at most this far behind the last commit heard of, milliseconds.
+pub const READY_LAG_MS: u64 = 5_000;
+/// Free space below max(this, `RESERVE_PERCENT`) refuses mutations.
+pub const RESERVE_BYTES: u64 = 64 * MIB;
+/// See `RESERVE_BYTES`.
+pub const RESERVE_PERCENT: u64 = 5;
+
+const _: () = assert!(RECORD_BYTES < FRAME_BYTES, "a record fits a frame");
+const _: () = assert!(FRAME_BYTES <= PEER_MESSAGE_BYTES);
+const _: () = assert!(
+    PATCH_BYTES + BATCH_BYTES < PEER_MESSAGE_BYTES,
+    "any entry can be sent"
+);
+const _: () = assert!(RECEIPT_RESULT_BYTES < RECORD_BYTES, "a receipt is a record");
+const _: () = assert!(CONFIG_MAP_BUNDLE_BYTES < BUNDLE_BYTES);
+
+/// The reserve for a file system of `capacity` bytes.
+pub fn reserve(capacity: u64) -> u64 {
+    RESERVE_BYTES.max(capacity / 100 * RESERVE_PERCENT)
+}
