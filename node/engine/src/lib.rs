@@ -1,12 +1,17 @@
 //! The engine: records, indexes, JavaScript; pure over a [`View`]. Time and randomness are
 //! arguments. No clock, no tokio, no redb, no openraft here.
 
+pub mod deploy;
 pub mod entry;
 pub mod error;
+pub mod js;
 pub mod key;
+mod limits;
 pub mod view;
 
+pub use deploy::{DeployError, Deployment, PlannedDeployment};
 pub use entry::{Entry, EntryKind};
 pub use error::ViewError;
+pub use js::{BundleError, CallError, Cost, Deadline, Evaluated, Isolate, Limits, Stamp, inspect};
 pub use key::Space;
 pub use view::{Direction, Overlay, Patch, PatchBuilder, View, Write};

@@ -1,0 +1,84 @@
+//! Deployments: the stored bundle, the active one, and what may change over existing rows.
+//! Decides and builds patches; runs no JavaScript.
+
+use std::sync::Arc;
+
+use flower_api::{Revision, manifest::Manifest};
+
+use crate::{
+    error::ViewError,
+    view::{Patch, View},
+};
+
+/// A bundle made active, ready to be run.
+#[derive(Debug, Clone)]
+pub struct Deployment {
+    /// SHA-256 of the source, hex.
+    pub hash: String,
+    /// The bundle: one ES module.
+    pub source: Arc<str>,
+    /// What it declares.
+    pub manifest: Manifest,
+    /// Revision of the entry that stored it.
+    pub revision: Revision,
+}
+
+/// A deployment decided: what to replicate.
+#[derive(Debug, Clone)]
+pub struct PlannedDeployment {
+    /// Bundle record, active pointer, index entries. Empty when nothing changes at all; not
+    /// empty when only the manager changes.
+    pub patch: Patch,
+    /// Hash of the deployment.
+    pub hash: String,
+    /// What changes, a line each, for people.
+    pub changes: Vec<String>,
+    /// False when this bundle is active already.
+    pub changed: bool,
+}
+
+/// Why a deployment is not made.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum DeployError {
+    /// It does not fit the rows that exist; what and why, a line each.
+    #[error("the deployment is refused: {}", .0.join("; "))]
+    Refused(Vec<String>),
+    /// The state cannot be read.
+    #[error(transparent)]
+    Storage(#[from] ViewError),
+}
+
+/// The active deployment: hash, revision that activated it, and who manages it (the name of
+/// an object; absent for `flower deploy`).
+///
+/// # Errors
+/// When the state cannot be read.
+pub fn active(view: &dyn View) -> Result<Option<(String, Revision, Option<String>)>, ViewError> {
+    record::read_active(view)
+}
+
+/// The stored deployment with this hash.
+///
+/// # Errors
+/// When the state cannot be read.
+pub fn load(view: &dyn View, hash: &str) -> Result<Option<Arc<Deployment>>, ViewError> {
+    record::read_bundle(view, hash)
+}
+
+/// Decides a deployment over the rows in `view`. Who may deploy over a managed application
+/// is the caller's to check, with [`active`].
+///
+/// # Errors
+/// `Refused` when the rows do not allow it, `Storage` when the state cannot be read.
+pub fn plan_deployment(
+    view: &dyn View,
+    source: &str,
+    manifest: Manifest,
+    managed_by: Option<&str>,
+    revision: Revision,
+) -> Result<PlannedDeployment, DeployError> {
+    plan::plan(view, source, manifest, managed_by, revision)
+}
+
+mod plan;
+mod record;

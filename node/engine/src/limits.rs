@@ -1,0 +1,103 @@
+//! What one evaluation may use, and what it did use. Plain numbers: whoever has a clock sets
+//! the flag of the [`Deadline`]; nothing here measures time.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
+
+use flower_api::{Revision, limits};
+
+/// Bounds of one evaluation. Bytes unless named otherwise; each is a node setting.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// JavaScript heap of an isolate (`limits.heap`).
+    pub heap_bytes: u64,
+    /// JavaScript stack; the thread's own must be at least four times as large.
+    pub stack_bytes: u64,
+    /// Interrupts, each about 10,000 operations (`limits.gas`).
+    pub gas: u64,
+    /// Wall time in milliseconds (`limits.wallMs`); enforced through the [`Deadline`].
+    pub wall_ms: u64,
+    /// Arguments as JSON (`limits.args`).
+    pub args_bytes: u64,
+    /// Result as JSON (`limits.result`).
+    pub result_bytes: u64,
+    /// One row as JSON (`limits.record`).
+    pub record_bytes: u64,
+    /// Rows read, index entries walked included (`limits.rowsRead`).
+    pub rows_read: u64,
+    /// Bytes of keys and rows read (`limits.bytesRead`).
+    pub bytes_read: u64,
+    /// Rows written (`limits.rowsWritten`).
+    pub rows_written: u64,
+    /// Bytes of the patch (`limits.bytesWritten`).
+    pub patch_bytes: u64,
+    /// Ranges opened (`limits.ranges`).
+    pub ranges: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            heap_bytes: limits::HEAP_BYTES,
+            stack_bytes: limits::STACK_BYTES,
+            gas: limits::GAS,
+            wall_ms: limits::WALL_MS,
+            args_bytes: limits::ARGS_BYTES,
+            result_bytes: limits::RESULT_BYTES,
+            record_bytes: limits::RECORD_BYTES,
+            rows_read: limits::ROWS_READ,
+            bytes_read: limits::BYTES_READ,
+            rows_written: limits::ROWS_WRITTEN,
+            patch_bytes: limits::PATCH_BYTES,
+            ranges: limits::RANGES,
+        }
+    }
+}
+
+/// The end of an evaluation's time: a flag that the node sets when the wall limit has passed.
+/// The script is stopped at its next interrupt or large allocation after that.
+#[derive(Debug, Clone, Default)]
+pub struct Deadline(Arc<AtomicBool>);
+
+impl Deadline {
+    /// A deadline that passes when `flag` is set.
+    pub fn new(flag: Arc<AtomicBool>) -> Self {
+        Self(flag)
+    }
+    /// One that never passes; gas alone bounds the evaluation.
+    pub fn never() -> Self {
+        Self::default()
+    }
+    /// Whether it has passed.
+    pub fn passed(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Time and randomness of one evaluation, drawn at admission.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stamp {
+    /// `now` of the evaluation, milliseconds since 1970.
+    pub now_ms: u64,
+    /// The revision that a mutation writes; of a query, the one that it reads at.
+    pub revision: Revision,
+    /// Seed of `tx.random()` and `tx.uuid()`.
+    pub seed: u64,
+}
+
+/// What an evaluation used.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Cost {
+    /// Rows read and index entries walked.
+    pub rows_read: u64,
+    /// Bytes of keys and rows read.
+    pub bytes_read: u64,
+    /// Rows inserted, changed or deleted.
+    pub rows_written: u64,
+    /// Ranges opened.
+    pub ranges: u64,
+    /// Interrupts, each about 10,000 operations.
+    pub gas: u64,
+}
