@@ -70,6 +70,7 @@ pub mod meta {
     pub const OWNER: &[u8] = b"owner";
     /// JSON of the active deployment: hash, revision, managed by.
     pub const ACTIVE: &[u8] = b"active";
-    /// Receipts whose time is up to this (ms, u64 big endian) have been trimmed.
+    /// Latest key time (ms, u64 big endian) whose receipt may have been trimmed: a UUIDv7 key
+    /// up to it is refused, never executed again.
     pub const TRIMMED: &[u8] = b"trimmed";
 }

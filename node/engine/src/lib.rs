@@ -7,6 +7,8 @@ pub mod error;
 pub mod js;
 pub mod key;
 mod limits;
+pub mod lane;
+pub mod receipt;
 pub mod view;
 
 pub use deploy::{DeployError, Deployment, PlannedDeployment};
