@@ -240,13 +240,17 @@ impl DataDir {
                 ));
             }
         }
-        let files = open_files(disk, settings)?;
+        let mut files = open_files(disk, settings)?;
         if let Some(why) = misfit(&files) {
             return Ok(Opened::Broken {
                 why,
                 identity: Some(identity),
             });
         }
+        files.purge_behind_image().map_err(|e| OpenError::Io {
+            file: FileName::Log,
+            why: e.to_string(),
+        })?;
         let fresh = identity.cluster.is_none();
         let opened = files.with(Self {
             disk: disk.clone(),
@@ -308,6 +312,17 @@ struct Files {
 }
 
 impl Files {
+    /// Finishes an installation that was cut off between its two files: the log begins behind
+    /// the image.
+    fn purge_behind_image(&mut self) -> Result<(), Fatal> {
+        match self.state.applied() {
+            Some(applied) if self.log.reader().bounds().last < Some(applied) => {
+                self.log.purge(applied, &self.state.checkpointed())
+            }
+            _ => Ok(()),
+        }
+    }
+
     fn with(self, dir: DataDir) -> OpenDir {
         OpenDir {
             dir,

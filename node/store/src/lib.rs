@@ -4,6 +4,8 @@
 //! log). No clock, no tokio, no openraft here.
 
 mod backend;
+#[cfg(feature = "sim")]
+pub mod contract;
 pub mod data_dir;
 pub mod disk;
 pub mod error;

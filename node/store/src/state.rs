@@ -172,6 +172,11 @@ impl State {
         self.durable
     }
 
+    /// Proof of what is durable already.
+    pub fn checkpointed(&self) -> Checkpointed {
+        Checkpointed(self.durable)
+    }
+
     /// The newest view.
     pub fn view(&self) -> Arc<StateView> {
         self.views.newest()
