@@ -3,16 +3,17 @@
 //! voted since the last one. Nothing is written anywhere else, and nothing in `Drop` that a
 //! later opening relies on.
 
-use std::{
-    collections::VecDeque,
-    ops::{Bound, Range},
-    sync::Arc,
-};
+mod reader;
+mod tail;
+
+use std::{ops::Bound, sync::Arc};
 
 use bytes::Bytes;
 use parking_lot::RwLock;
-use redb::{Durability, ReadTransaction, ReadableDatabase, ReadableTable};
+use redb::Durability;
 
+pub use self::reader::LogReader;
+use self::tail::{Pending, Tail};
 use crate::{
     backend::{self, OpenFile},
     disk::{Disk, FileName},
@@ -73,85 +74,6 @@ struct Shared {
     tail: RwLock<Tail>,
 }
 
-/// What memory knows. Invariants:
-/// 1. `records` are contiguous and end at `last` (none: everything up to `last` is on disk).
-/// 2. Every record at or after `rewrite_from` is in `records`: disk is read only before them.
-#[derive(Default)]
-struct Tail {
-    records: VecDeque<LogRecord>,
-    bytes: u64,
-    /// Bytes of the records in the file.
-    disk_bytes: u64,
-    bounds: Bounds,
-    vote: Option<Bytes>,
-    committed: Option<Bytes>,
-    pending: Pending,
-}
-
-/// What the next flush writes.
-#[derive(Debug, Default, Clone)]
-struct Pending {
-    /// Disk differs from memory from this index on.
-    rewrite_from: Option<u64>,
-    /// Disk may hold records at or after `rewrite_from`.
-    truncated: bool,
-    purged: bool,
-    vote: bool,
-    committed: bool,
-}
-
-impl Pending {
-    /// A note of what is committed alone is not worth a commit.
-    fn is_due(&self) -> bool {
-        self.rewrite_from.is_some() || self.purged || self.vote
-    }
-
-    fn rewrite(&mut self, index: u64) {
-        self.rewrite_from = Some(self.rewrite_from.map_or(index, |from| from.min(index)));
-    }
-}
-
-impl Tail {
-    /// First index that is read from memory.
-    fn first(&self) -> u64 {
-        match self.records.front() {
-            Some(record) => record.position.index,
-            None => self.bounds.last.map_or(0, |last| last.index + 1),
-        }
-    }
-
-    fn push(&mut self, record: LogRecord) {
-        let index = record.position.index;
-        if let Some(last) = self.bounds.last {
-            assert!(
-                index == last.index + 1,
-                "the log ends at {last}; record {index} cannot follow"
-            );
-        }
-        self.pending.rewrite(index);
-        self.bounds.last = Some(record.position);
-        self.bytes += record.size();
-        self.records.push_back(record);
-    }
-
-    /// The records that the file lacks.
-    fn unflushed(&self) -> impl Iterator<Item = &LogRecord> {
-        let from = self.pending.rewrite_from.unwrap_or(u64::MAX);
-        let skip = self.records.partition_point(|r| r.position.index < from);
-        self.records.range(skip..)
-    }
-
-    fn drop_front_while(&mut self, gone: impl Fn(&LogRecord, u64) -> bool) {
-        while let Some(record) = self.records.front() {
-            if !gone(record, self.bytes) {
-                break;
-            }
-            self.bytes -= record.size();
-            self.records.pop_front();
-        }
-    }
-}
-
 impl Log {
     /// Opens `raft.redb`, making it when there is none. `cache_bytes` is redb's page cache,
     /// `tail_bytes` what flushed records may take in memory.
@@ -163,7 +85,7 @@ impl Log {
             txn.open_table(LOG)?;
             Ok(())
         })?;
-        let tail = load(&found.open)?;
+        let tail = tail::load(&found.open)?;
         Ok(Self {
             shared: Arc::new(Shared {
                 open: found.open,
@@ -362,7 +284,7 @@ impl Log {
             if pending.purged
                 && let Some(purged) = bounds.purged
             {
-                own.insert(own::PURGED, &encode_position(purged)[..])?;
+                own.insert(own::PURGED, &tail::encode_position(purged)[..])?;
             }
             if pending.vote
                 && let Some(vote) = vote
@@ -390,215 +312,8 @@ impl Log {
     }
 }
 
-fn encode_position(position: LogPosition) -> Vec<u8> {
-    [position.term, position.leader, position.index]
-        .iter()
-        .flat_map(|n| n.to_be_bytes())
-        .collect()
-}
-
-fn decode_position(bytes: &[u8]) -> Option<LogPosition> {
-    let (term, rest) = bytes.split_first_chunk()?;
-    let (leader, rest) = rest.split_first_chunk()?;
-    Some(LogPosition {
-        term: u64::from_be_bytes(*term),
-        leader: u64::from_be_bytes(*leader),
-        index: u64::from_be_bytes(rest.try_into().ok()?),
-    })
-}
-
 /// For `retain_in`: drops a record and its bytes from the sum.
 fn forget(bytes: &mut u64, raw: &[u8]) -> bool {
     *bytes = bytes.saturating_sub(raw.len() as u64);
     false
-}
-
-fn load(open: &OpenFile) -> Result<Tail, OpenError> {
-    let damaged = |what: &str| OpenError::damaged(FILE, format_args!("{what} is damaged"));
-    let ends = read_ends(open).map_err(|e| OpenError::from_redb(FILE, e))?;
-    let purged = match ends.purged {
-        Some(raw) => Some(decode_position(&raw).ok_or_else(|| damaged("the purged position"))?),
-        None => None,
-    };
-    let disk_bytes = match ends.bytes {
-        Some(raw) => u64::from_be_bytes(
-            raw[..]
-                .try_into()
-                .map_err(|_| damaged("the sum of bytes"))?,
-        ),
-        None => 0,
-    };
-    let last = match ends.last {
-        Some(raw) => {
-            let record = LogRecord::decode(&raw).map_err(|e| OpenError::damaged(FILE, e))?;
-            Some(record.position)
-        }
-        None => purged,
-    };
-    Ok(Tail {
-        bounds: Bounds { purged, last },
-        vote: ends.vote,
-        committed: ends.committed,
-        disk_bytes,
-        ..Tail::default()
-    })
-}
-
-struct Ends {
-    vote: Option<Bytes>,
-    committed: Option<Bytes>,
-    purged: Option<Bytes>,
-    bytes: Option<Bytes>,
-    last: Option<Bytes>,
-}
-
-fn read_ends(open: &OpenFile) -> Result<Ends, redb::Error> {
-    let txn = open.db.begin_read()?;
-    let own = txn.open_table(OWN)?;
-    let value = |key: &[u8]| -> Result<Option<Bytes>, redb::Error> {
-        Ok(own.get(key)?.map(|raw| Bytes::copy_from_slice(raw.value())))
-    };
-    let log = txn.open_table(LOG)?;
-    Ok(Ends {
-        vote: value(own::VOTE)?,
-        committed: value(own::COMMITTED)?,
-        purged: value(own::PURGED)?,
-        bytes: value(own::BYTES)?,
-        last: log
-            .last()?
-            .map(|(_, raw)| Bytes::copy_from_slice(raw.value())),
-    })
-}
-
-/// Reads the log on any thread while it is written: the tail first, else the file.
-#[derive(Clone)]
-pub struct LogReader {
-    shared: Arc<Shared>,
-}
-
-impl LogReader {
-    /// The records within `range` that are there, in order, as many as fit `max_bytes` and at
-    /// least one. One coherent log: never a mix of before and after a truncation.
-    ///
-    /// # Errors
-    /// When the disk fails or a record is damaged.
-    pub fn get(&self, range: Range<u64>, max_bytes: u64) -> Result<Vec<LogRecord>, Fatal> {
-        let (disk, recent) = {
-            let tail = self.shared.tail.read();
-            let from = range
-                .start
-                .max(tail.bounds.purged.map_or(0, |purged| purged.index + 1));
-            let end = range
-                .end
-                .min(tail.bounds.last.map_or(0, |last| last.index + 1));
-            if from >= end {
-                return Ok(Vec::new());
-            }
-            let first = tail.first();
-            // The snapshot is taken under the lock, so that it fits the copied tail.
-            let disk = if from < first {
-                Some((from..end.min(first), self.snapshot()?))
-            } else {
-                None
-            };
-            (disk, within(&tail.records, from..end, max_bytes))
-        };
-        let mut records = Vec::new();
-        let mut room = max_bytes;
-        if let Some((range, txn)) = disk {
-            let wanted = range.end - range.start;
-            records = read_records(&txn, range, &mut room)?;
-            if (records.len() as u64) < wanted {
-                return Ok(records);
-            }
-        }
-        for record in recent {
-            if !records.is_empty() && record.size() > room {
-                break;
-            }
-            room = room.saturating_sub(record.size());
-            records.push(record);
-        }
-        Ok(records)
-    }
-
-    fn snapshot(&self) -> Result<ReadTransaction, Fatal> {
-        self.shared
-            .open
-            .db
-            .begin_read()
-            .map_err(|e| Fatal::with(FILE, "reading the log", e))
-    }
-
-    /// Where the log begins and ends, what is not flushed included.
-    pub fn bounds(&self) -> Bounds {
-        self.shared.tail.read().bounds
-    }
-
-    /// The vote saved last.
-    pub fn vote(&self) -> Option<Bytes> {
-        self.shared.tail.read().vote.clone()
-    }
-
-    /// The committed position noted last.
-    pub fn committed(&self) -> Option<Bytes> {
-        self.shared.tail.read().committed.clone()
-    }
-
-    /// Sizes.
-    pub fn stats(&self) -> LogStats {
-        let tail = self.shared.tail.read();
-        LogStats {
-            tail_bytes: tail.bytes,
-            page_cache_bytes: self.shared.open.db.cache_stats().used_bytes() as u64,
-            log_bytes: tail.disk_bytes + tail.unflushed().map(LogRecord::size).sum::<u64>(),
-        }
-    }
-}
-
-/// The contiguous records of `range` in the file, as many as `room` allows and at least one.
-fn read_records(
-    txn: &ReadTransaction,
-    range: Range<u64>,
-    room: &mut u64,
-) -> Result<Vec<LogRecord>, Fatal> {
-    let what = format!("reading the log from record {}", range.start);
-    let failed = |e: redb::Error| Fatal::with(FILE, &what, e);
-    let log = txn.open_table(LOG).map_err(|e| failed(e.into()))?;
-    let mut records: Vec<LogRecord> = Vec::new();
-    for found in log.range(range.clone()).map_err(|e| failed(e.into()))? {
-        let (index, raw) = found.map_err(|e| failed(e.into()))?;
-        let expected = range.start + records.len() as u64;
-        let record = LogRecord::decode(raw.value()).map_err(|e| Fatal::with(FILE, &what, e))?;
-        if index.value() != expected || record.position.index != expected {
-            return Err(Fatal::with(
-                FILE,
-                &what,
-                format_args!("record {expected} is missing"),
-            ));
-        }
-        if !records.is_empty() && record.size() > *room {
-            break;
-        }
-        *room = room.saturating_sub(record.size());
-        records.push(record);
-    }
-    if records.is_empty() {
-        return Err(Fatal::with(FILE, &what, "it is missing"));
-    }
-    Ok(records)
-}
-
-fn within(records: &VecDeque<LogRecord>, range: Range<u64>, max_bytes: u64) -> Vec<LogRecord> {
-    let from = records.partition_point(|r| r.position.index < range.start);
-    let mut bytes = 0;
-    let mut taken = Vec::new();
-    for record in records.range(from..) {
-        if record.position.index >= range.end || (bytes > 0 && bytes + record.size() > max_bytes) {
-            break;
-        }
-        bytes += record.size();
-        taken.push(record.clone());
-    }
-    taken
 }

@@ -231,7 +231,7 @@ fn readers_see_one_coherent_log_while_it_is_rewritten() {
                         assert_eq!(a.index + 1, b.index);
                         assert!(a.term <= b.term, "{a} before {b}: two logs mixed");
                     }
-                    assert_eq!(records.last().map(|r| r.position.term).is_some(), true);
+                    assert!(!records.is_empty());
                     reads += 1;
                 }
                 reads
