@@ -1,0 +1,352 @@
+//! Carries out the plan's one step. A refusal by a node, or no answer, is not a failure: the
+//! next pass sees what became of it and plans anew. Decides nothing.
+
+use std::{sync::Arc, time::Instant};
+
+use flower_api::{
+    admin::{AddLearner, AdminApi, AdminError, Bootstrap, Deploy, Endpoint, Fence, OfMember, code},
+    ids::{ClusterId, MemberId},
+};
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use kube::{
+    Api,
+    api::{DeleteParams, EvictParams, Preconditions},
+};
+
+use super::{
+    observe::endpoint,
+    observed::{AuthView, Observed, RaftView},
+    plan::{Hold, Plan, Step},
+    status,
+    validate::ValidatedCluster,
+};
+use crate::{
+    conditions::Reason,
+    context::{Ctx, RefusedBundle},
+    crd::{FlowerCluster, status::GroupStatus},
+    error::Error,
+    failpoint,
+    names::Ordinal,
+};
+
+/// What became of a step.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Acted {
+    /// There was none.
+    Nothing,
+    /// It was carried out.
+    Done,
+    /// It was not, and why. Planned anew.
+    Held(Hold),
+    /// The group has seen a newer FlowerCluster.
+    Stale(String),
+    /// It changed the FlowerCluster's status; this is the object now.
+    Saved(Box<FlowerCluster>),
+}
+
+/// One pass's view, as an act needs it.
+pub struct Stage<'a> {
+    /// Process.
+    pub ctx: &'a Ctx,
+    /// Object as it was read.
+    pub object: &'a FlowerCluster,
+    /// Spec.
+    pub cluster: &'a ValidatedCluster,
+    /// World.
+    pub observed: &'a Observed,
+    /// Leader's word.
+    pub view: Option<&'a RaftView>,
+}
+
+/// Carries out `plan.step`.
+///
+/// # Errors
+/// When the API server refuses or does not answer, or a node answers nonsense.
+pub async fn act(stage: &Stage<'_>, plan: &Plan) -> Result<Acted, Error> {
+    let acted = match &plan.step {
+        Step::None => return Ok(Acted::Nothing),
+        Step::SaveIdentity { first } => {
+            let cluster = ClusterId(uuid::Uuid::new_v4().to_string());
+            save_identity(stage, cluster, Some(*first)).await?
+        }
+        Step::Adopt { cluster } => save_identity(stage, cluster.clone(), None).await?,
+        Step::DeleteClaim { ordinal, uid, .. } => delete_claim(stage, *ordinal, uid).await?,
+        Step::RestartPod {
+            ordinal,
+            uid,
+            evict,
+            ..
+        } => restart(stage, *ordinal, uid, *evict).await?,
+        _ => call(stage, plan).await?,
+    };
+    if matches!(acted, Acted::Done | Acted::Saved(_)) {
+        tell(stage, &plan.step).await;
+    }
+    Ok(acted)
+}
+
+/// Saves cluster id and first member before the bootstrap, by an update that fails when
+/// anybody wrote in between: two operators cannot mint two ids.
+async fn save_identity(
+    stage: &Stage<'_>,
+    id: ClusterId,
+    first: Option<MemberId>,
+) -> Result<Acted, Error> {
+    let mut object = stage.object.clone();
+    let status = object.status.get_or_insert_default();
+    status.cluster_id = Some(id);
+    status
+        .image
+        .get_or_insert_with(|| stage.cluster.image.clone());
+    let group = stage.cluster.group;
+    if !status.groups.iter().any(|one| one.group == group) {
+        status.groups.push(GroupStatus {
+            group,
+            ..GroupStatus::default()
+        });
+    }
+    for one in status.groups.iter_mut().filter(|one| one.group == group) {
+        one.first_member = first;
+        one.bootstrapped |= first.is_none();
+    }
+    let saved = status::write(stage.ctx, &object).await?;
+    Ok(Acted::Saved(Box::new(saved)))
+}
+
+async fn delete_claim(stage: &Stage<'_>, ordinal: Ordinal, uid: &str) -> Result<Acted, Error> {
+    let cluster = stage.cluster;
+    let name = cluster.name.claim(cluster.group, ordinal);
+    let claims: Api<PersistentVolumeClaim> =
+        Api::namespaced(stage.ctx.client.clone(), &cluster.namespace);
+    match claims.delete(&name, &only(uid)).await {
+        Ok(_) => {}
+        Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => {
+            return Ok(Acted::Nothing);
+        }
+        Err(error) => return Err(Error::kube("deleting", format!("claim {name}"))(error)),
+    }
+    failpoint::reach("claim");
+    Ok(Acted::Done)
+}
+
+/// With the uid as precondition: another object of this name is left alone.
+fn only(uid: &str) -> DeleteParams {
+    DeleteParams {
+        preconditions: Some(Preconditions {
+            uid: Some(uid.to_owned()),
+            resource_version: None,
+        }),
+        ..DeleteParams::default()
+    }
+}
+
+async fn restart(
+    stage: &Stage<'_>,
+    ordinal: Ordinal,
+    uid: &str,
+    evict: bool,
+) -> Result<Acted, Error> {
+    let cluster = stage.cluster;
+    let name = cluster.name.pod(cluster.group, ordinal);
+    let pods: Api<Pod> = Api::namespaced(stage.ctx.client.clone(), &cluster.namespace);
+    let result = if evict {
+        let params = EvictParams {
+            delete_options: Some(only(uid)),
+            ..EvictParams::default()
+        };
+        pods.evict(&name, &params).await.map(|_| ())
+    } else {
+        pods.delete(&name, &only(uid)).await.map(|_| ())
+    };
+    match result {
+        Ok(()) => {}
+        Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => {
+            return Ok(Acted::Nothing);
+        }
+        // The budget says no: a drain took another pod at this moment.
+        Err(kube::Error::Api(status)) if status.code == 429 => {
+            return Ok(Acted::Held(Hold::new(
+                Reason::EvictionRefused,
+                format!("the disruption budget does not allow restarting pod {name} now"),
+            )));
+        }
+        Err(error) => return Err(Error::kube("restarting", format!("Pod {name}"))(error)),
+    }
+    failpoint::reach("restart");
+    Ok(Acted::Done)
+}
+
+/// The steps that are calls of the admin API.
+async fn call(stage: &Stage<'_>, plan: &Plan) -> Result<Acted, Error> {
+    let AuthView::Present(tokens) = &stage.observed.auth else {
+        return Ok(Acted::Nothing);
+    };
+    let admin = stage.ctx.connect.connect(tokens);
+    let leader = stage.view.map_or(0, |view| view.leader_ordinal);
+    let Some(at) = stage
+        .observed
+        .pods
+        .get(&leader)
+        .and_then(|pod| pod.ip.as_deref())
+        .map(endpoint)
+    else {
+        return Ok(Acted::Nothing);
+    };
+    let fence = |configuration| Fence {
+        configuration,
+        uid: stage.cluster.uid.clone(),
+        generation: stage.cluster.generation,
+    };
+    let answer = send(stage, &plan.step, &admin, &at, fence(plan.configuration)).await;
+    match answer {
+        Ok(point) => {
+            failpoint::reach(point);
+            Ok(Acted::Done)
+        }
+        Err(error) => refused(stage, &plan.step, error),
+    }
+}
+
+async fn send(
+    stage: &Stage<'_>,
+    step: &Step,
+    admin: &Arc<dyn AdminApi>,
+    at: &Endpoint,
+    fence: Fence,
+) -> Result<&'static str, AdminError> {
+    let cluster = stage.cluster;
+    let address = |ordinal| {
+        cluster
+            .name
+            .peer_address(&cluster.namespace, cluster.group, ordinal)
+    };
+    let member = |fence, member: &MemberId| OfMember {
+        fence,
+        member: *member,
+    };
+    // Calls that do not depend on the configuration say so, or they would be refused for
+    // nothing while members come and go.
+    let loose = Fence {
+        configuration: None,
+        ..fence.clone()
+    };
+    match step {
+        Step::Bootstrap {
+            cluster: id,
+            member,
+        } => {
+            let call = Bootstrap {
+                fence: loose,
+                cluster: id.clone(),
+                group: cluster.group,
+                member: *member,
+                address: address(0),
+                size: cluster.replicas,
+            };
+            admin.bootstrap(at, &call).await.map(|_| "bootstrap")
+        }
+        Step::AddLearner { ordinal, member } => {
+            let call = AddLearner {
+                fence,
+                member: *member,
+                address: address(*ordinal),
+            };
+            admin.add_learner(at, &call).await.map(|_| "add")
+        }
+        Step::Promote { member: id, .. } => admin
+            .promote(at, &member(fence, id))
+            .await
+            .map(|_| "promote"),
+        Step::Transfer { member: id, .. } => admin
+            .transfer(at, &member(fence, id))
+            .await
+            .map(|_| "transfer"),
+        Step::Remove { member: id, .. } => {
+            admin.remove(at, &member(fence, id)).await.map(|_| "remove")
+        }
+        Step::MarkFormed => admin.formed(at, &fence).await.map(|_| "promote"),
+        Step::Deploy { .. } => {
+            let call = Deploy {
+                fence: loose,
+                source: stage.observed.bundle.clone().unwrap_or_default(),
+                managed_by: cluster.app.as_ref().map(|app| {
+                    format!(
+                        "{}/{}",
+                        cluster.namespace, app.bundle.config_map_key_ref.name
+                    )
+                }),
+            };
+            admin.deploy(at, &call).await.map(|_| "deploy")
+        }
+        // The other steps are calls of the API server.
+        _ => Ok("status-save"),
+    }
+}
+
+fn refused(stage: &Stage<'_>, step: &Step, error: AdminError) -> Result<Acted, Error> {
+    let problem = match error {
+        AdminError::Refused(problem) => problem,
+        // What it did is unknown; the next pass looks.
+        AdminError::Unreachable { .. } => {
+            return Ok(Acted::Held(Hold::new(
+                Reason::NodeRefused,
+                format!("{step}: {error}"),
+            )));
+        }
+        AdminError::Garbled { .. } => {
+            return Err(Error::Admin {
+                action: step.to_string(),
+                source: error,
+            });
+        }
+    };
+    if problem.code == code::STALE_SPEC {
+        return Ok(Acted::Stale(problem.detail));
+    }
+    if let Step::Deploy { hash } = step
+        && !problem.retryable
+    {
+        let refused = RefusedBundle {
+            hash: hash.clone(),
+            why: problem.to_string(),
+            at: Instant::now(),
+        };
+        stage
+            .ctx
+            .refused
+            .lock()
+            .insert(stage.cluster.uid.clone(), refused);
+        return Ok(Acted::Held(Hold::new(
+            Reason::BundleRefused,
+            problem.to_string(),
+        )));
+    }
+    Ok(Acted::Held(Hold::new(
+        Reason::NodeRefused,
+        format!("{step}: {problem}"),
+    )))
+}
+
+/// An event for a step that was made.
+async fn tell(stage: &Stage<'_>, step: &Step) {
+    let reason = match step {
+        Step::None => return,
+        Step::SaveIdentity { .. } => Reason::IdentitySaved,
+        Step::Adopt { .. } => Reason::IdentityAdopted,
+        Step::Bootstrap { .. } => Reason::Bootstrapped,
+        Step::AddLearner { .. } => Reason::LearnerAdded,
+        Step::Promote { .. } => Reason::MemberPromoted,
+        Step::Transfer { .. } => Reason::LeadershipTransferred,
+        Step::Remove { .. } => Reason::MemberRemoved,
+        Step::MarkFormed => Reason::GroupFormed,
+        Step::Deploy { .. } => Reason::AppDeployed,
+        Step::DeleteClaim { .. } => Reason::ClaimDeleted,
+        Step::RestartPod { .. } => Reason::PodRestarted,
+    };
+    tracing::info!(step = step.name(), "{step}");
+    stage
+        .ctx
+        .events
+        .normal(stage.object, reason, &step.to_string())
+        .await;
+}

@@ -1,0 +1,287 @@
+//! What the conditions say. Pure.
+
+use flower_api::report::Lifecycle;
+
+use super::{
+    act::Acted,
+    observed::{AppView, NodeView},
+    plan::{Hold, Step},
+    status::Inputs,
+};
+use crate::{
+    conditions::{Reason, Type, Wanted},
+    crd::FlowerClusterStatus,
+};
+
+type Said = (bool, Reason, String);
+
+/// All conditions of a spec that was accepted.
+pub fn conditions(
+    inputs: &Inputs<'_>,
+    status: &FlowerClusterStatus,
+    hold: Option<&Hold>,
+) -> Vec<Wanted> {
+    let available = available(inputs, status);
+    let progressing = progressing(inputs, hold);
+    let ready = match (available.0, progressing.0) {
+        (false, _) => (false, Reason::NotAvailable, available.2.clone()),
+        (_, true) => (false, Reason::Progressing, progressing.2.clone()),
+        _ => (
+            true,
+            Reason::Healthy,
+            format!(
+                "{} of {} replicas are ready",
+                status.ready_replicas, inputs.cluster.replicas
+            ),
+        ),
+    };
+    let mut all = vec![
+        (Type::Ready, ready),
+        (
+            Type::Accepted,
+            (
+                true,
+                Reason::Valid,
+                "the spec can be carried out".to_owned(),
+            ),
+        ),
+        (Type::Available, available),
+        (Type::Progressing, progressing),
+        (Type::Degraded, degraded(inputs)),
+        (Type::QuorumAtRisk, quorum(inputs, status)),
+        (Type::StorageAtRisk, storage(inputs)),
+        (Type::StaleSpec, stale(inputs)),
+    ];
+    if let Some(app) = app(inputs) {
+        all.push((Type::AppDeployed, app));
+    }
+    all.into_iter()
+        .map(|(type_, (status, reason, message))| Wanted {
+            type_,
+            status,
+            reason,
+            message,
+        })
+        .collect()
+}
+
+fn available(inputs: &Inputs<'_>, status: &FlowerClusterStatus) -> Said {
+    let bootstrapped = status.groups.iter().any(|group| group.bootstrapped);
+    match inputs.view {
+        Some(view) if view.formed => (
+            true,
+            Reason::LeaderElected,
+            format!("{} leads", status.leaders.as_deref().unwrap_or("a member")),
+        ),
+        Some(_) => (
+            false,
+            Reason::Forming,
+            "the group accepts mutations once it has reached its size".to_owned(),
+        ),
+        None if bootstrapped => (
+            false,
+            Reason::NoLeader,
+            "no member leads with a quorum behind it".to_owned(),
+        ),
+        None => (
+            false,
+            Reason::NotBootstrapped,
+            "the first member is being made".to_owned(),
+        ),
+    }
+}
+
+fn progressing(inputs: &Inputs<'_>, hold: Option<&Hold>) -> Said {
+    let reason = match &inputs.plan.step {
+        Step::None => None,
+        Step::SaveIdentity { .. }
+        | Step::Adopt { .. }
+        | Step::Bootstrap { .. }
+        | Step::MarkFormed => Some(Reason::Bootstrapping),
+        Step::AddLearner { .. } | Step::Promote { .. } => Some(Reason::CatchingUp),
+        Step::Transfer { .. } | Step::RestartPod { .. } => Some(Reason::RollingOut),
+        Step::Remove { .. } | Step::DeleteClaim { .. } => Some(Reason::Scaling),
+        Step::Deploy { .. } => Some(Reason::Deploying),
+    };
+    match (reason, hold) {
+        // A bundle that was refused leaves the cluster as it is.
+        (_, Some(hold)) if hold.reason == Reason::BundleRefused => (
+            false,
+            Reason::AsDesired,
+            "the cluster is as desired, but for its application".to_owned(),
+        ),
+        (Some(reason), _) => (true, reason, inputs.plan.step.to_string()),
+        (None, Some(hold)) if hold.is_progress() => (true, hold.reason, hold.message.clone()),
+        (None, Some(hold)) => (false, hold.reason, hold.message.clone()),
+        (None, None) => (
+            false,
+            Reason::AsDesired,
+            "the cluster is as desired".to_owned(),
+        ),
+    }
+}
+
+fn degraded(inputs: &Inputs<'_>) -> Said {
+    let cluster = inputs.cluster;
+    for ordinal in 0..cluster.replicas {
+        let pod = cluster.name.pod(cluster.group, ordinal);
+        let Some(view) = inputs.observed.pods.get(&ordinal) else {
+            return (
+                true,
+                Reason::MemberMissing,
+                format!("pod {pod} does not exist"),
+            );
+        };
+        match inputs.observed.nodes.get(&ordinal) {
+            None => {
+                let why = view.waiting.as_deref().unwrap_or("it has not started");
+                return (
+                    true,
+                    Reason::MemberMissing,
+                    format!("pod {pod} does not run: {why}"),
+                );
+            }
+            Some(NodeView::Unreachable { why }) => {
+                return (
+                    true,
+                    Reason::MemberUnreachable,
+                    format!("pod {pod} does not answer: {why}"),
+                );
+            }
+            Some(NodeView::Reported(report)) if report.identity.lifecycle == Lifecycle::Broken => {
+                let why = report
+                    .identity
+                    .broken
+                    .as_deref()
+                    .unwrap_or("it does not say why");
+                return (
+                    true,
+                    Reason::MemberBroken,
+                    format!("the data of pod {pod} cannot be read: {why}"),
+                );
+            }
+            Some(NodeView::Reported(_)) => {}
+        }
+    }
+    (
+        false,
+        Reason::AllMembersHealthy,
+        "every member answers".to_owned(),
+    )
+}
+
+fn quorum(inputs: &Inputs<'_>, status: &FlowerClusterStatus) -> Said {
+    let Some(view) = inputs.view else {
+        let lost = status.groups.iter().any(|group| group.bootstrapped);
+        return if lost {
+            (
+                true,
+                Reason::QuorumLost,
+                "no majority of the voters is together".to_owned(),
+            )
+        } else {
+            (
+                false,
+                Reason::NotBootstrapped,
+                "the group does not exist yet".to_owned(),
+            )
+        };
+    };
+    let voters = view.voters();
+    let good = voters.iter().filter(|id| view.caught_up(**id)).count();
+    let majority = voters.len() / 2 + 1;
+    match voters.len() {
+        1 => (
+            false,
+            Reason::SingleReplica,
+            "one voter: any failure stops the cluster until it is back".to_owned(),
+        ),
+        count if good <= majority => (
+            true,
+            Reason::NoFailureTolerated,
+            format!("{good} of {count} voters are together: one more failure loses the quorum"),
+        ),
+        count => (
+            false,
+            Reason::QuorumSafe,
+            format!("{good} of {count} voters are together"),
+        ),
+    }
+}
+
+fn storage(inputs: &Inputs<'_>) -> Said {
+    let low: Vec<String> = inputs
+        .observed
+        .reports()
+        .filter(|(_, report)| {
+            report.disk.capacity_bytes > 0
+                && report.disk.free_bytes < report.disk.reserve_bytes.saturating_mul(2)
+        })
+        .map(|(ordinal, _)| inputs.cluster.name.pod(inputs.cluster.group, ordinal))
+        .collect();
+    if low.is_empty() {
+        return (
+            false,
+            Reason::SpaceLeft,
+            "every volume has space left".to_owned(),
+        );
+    }
+    (
+        true,
+        Reason::SpaceLow,
+        format!(
+            "the volume of {} has less than twice its reserve left; mutations are refused below the reserve: delete rows or move to a cluster with a larger spec.storage.size",
+            low.join(", ")
+        ),
+    )
+}
+
+fn stale(inputs: &Inputs<'_>) -> Said {
+    match inputs.acted {
+        Acted::Stale(why) => (
+            true,
+            Reason::NewerSpecSeen,
+            format!("{why}: this FlowerCluster looks like an older copy; apply the current one"),
+        ),
+        _ => (
+            false,
+            Reason::Current,
+            "no newer FlowerCluster is known".to_owned(),
+        ),
+    }
+}
+
+fn app(inputs: &Inputs<'_>) -> Option<Said> {
+    let runs = inputs.view.and_then(|view| view.deployment.as_deref());
+    let said = match (&inputs.observed.app, inputs.acted) {
+        (AppView::Unmanaged, _) => return None,
+        (AppView::Unusable { reason, message }, _) => (false, *reason, message.clone()),
+        (_, Acted::Held(hold)) if hold.reason == Reason::BundleRefused => {
+            (false, Reason::BundleRefused, refused(&hold.message))
+        }
+        (AppView::Bundle { hash, .. }, _) if runs == Some(hash) => (
+            true,
+            Reason::Deployed,
+            format!("bundle {} runs", hash.get(..12).unwrap_or(hash)),
+        ),
+        (
+            AppView::Bundle {
+                refused: Some(why), ..
+            },
+            _,
+        ) => (false, Reason::BundleRefused, refused(why)),
+        (AppView::Bundle { hash, .. }, _) => (
+            false,
+            Reason::Deploying,
+            format!(
+                "bundle {} is deployed once the group has formed",
+                hash.get(..12).unwrap_or(hash)
+            ),
+        ),
+    };
+    Some(said)
+}
+
+fn refused(why: &str) -> String {
+    format!("the bundle was refused and what ran goes on running: {why}")
+}
