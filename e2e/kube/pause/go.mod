@@ -1,0 +1,3 @@
+module flowerdb.dev/e2e/kube/pause
+
+go 1.26

@@ -1,0 +1,144 @@
+//! What stands on the cluster: images, charts, Prometheus, the example. Each is done when its
+//! folder exists; what is missing is said.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+
+use crate::kube::{containerd, kubectl, kubectl_apply, prometheus};
+use crate::net::{Node, PROMETHEUS_PORT};
+use crate::paths::{Paths, root, target};
+use crate::progress::{note, step, wait_for};
+use crate::run::run;
+use crate::{image, programs};
+
+/// The namespace of the operator.
+pub const OPERATOR_NAMESPACE: &str = "flower-system";
+/// The release and Deployment of the operator.
+pub const OPERATOR: &str = "flower-operator";
+
+/// Installs everything on a running Kubernetes.
+pub async fn up(paths: &Paths) -> Result<()> {
+    let archives = image::build_all().await?;
+    import(paths, &archives).await?;
+    step("Prometheus", async {
+        kubectl_apply(paths, include_str!("../manifests/monitoring.yaml")).await?;
+        kubectl(paths, &["wait", "--for=condition=Established", "crd", "--all", "--timeout=60s"]).await?;
+        prometheus::up(paths).await
+    })
+    .await?;
+    if chart_exists("flower-crds") && chart_exists("flower-operator") {
+        step("charts", charts(paths)).await?;
+    } else {
+        note("charts/flower-crds and charts/flower-operator are not both there: no operator is installed");
+    }
+    example(paths).await
+}
+
+/// Brings the images into every node that has others.
+pub async fn import(paths: &Paths, archives: &[std::path::PathBuf]) -> Result<()> {
+    step("importing the images", async {
+        for archive in archives {
+            for node in Node::ALL {
+                containerd::import(paths, node, archive).await?;
+            }
+        }
+        Ok(())
+    })
+    .await
+}
+
+fn chart_exists(name: &str) -> bool {
+    root().join("charts").join(name).join("Chart.yaml").exists()
+}
+
+/// Runs helm as the administrator.
+pub async fn helm(paths: &Paths, args: &[&str]) -> Result<String> {
+    let config = paths.kubeconfig("admin").display().to_string();
+    let folder = paths.dir("helm")?.display().to_string();
+    // The state folder keeps helm from the user's own settings and caches.
+    let own = [format!("HELM_CACHE_HOME={folder}"), format!("HELM_CONFIG_HOME={folder}"), format!("HELM_DATA_HOME={folder}")];
+    let program = programs::path("helm")?.display().to_string();
+    let mut all: Vec<&str> = own.iter().map(String::as_str).collect();
+    all.extend([program.as_str(), "--kubeconfig", &config]);
+    all.extend(args);
+    run("env", &all).await
+}
+
+/// Installs or updates both charts; an operator whose image changed under the same tag is restarted.
+pub async fn charts(paths: &Paths) -> Result<()> {
+    let charts = root().join("charts");
+    let crds = charts.join("flower-crds").display().to_string();
+    helm(paths, &["upgrade", "--install", "flower-crds", &crds, "--namespace", OPERATOR_NAMESPACE, "--create-namespace"])
+        .await?;
+    let label = ["pod-security.kubernetes.io/enforce=restricted", "pod-security.kubernetes.io/enforce-version=latest"];
+    kubectl(paths, &[&["label", "--overwrite", "namespace", OPERATOR_NAMESPACE] as &[&str], &label].concat()).await?;
+    let operator = charts.join("flower-operator").display().to_string();
+    helm(
+        paths,
+        &["upgrade", "--install", OPERATOR, &operator, "--namespace", OPERATOR_NAMESPACE, "--wait", "--timeout", "3m"],
+    )
+    .await?;
+    if image_changed(paths)? {
+        kubectl(paths, &["-n", OPERATOR_NAMESPACE, "rollout", "restart", "deployment", OPERATOR]).await?;
+        kubectl(paths, &["-n", OPERATOR_NAMESPACE, "rollout", "status", "deployment", OPERATOR, "--timeout=3m"]).await?;
+    }
+    Ok(())
+}
+
+/// Whether the operator's image is another than when the charts were last installed.
+fn image_changed(paths: &Paths) -> Result<bool> {
+    let mark = paths.at("operator-image")?;
+    let archive = std::fs::read(target().join("images").join(format!("{OPERATOR}.tar")))?;
+    let digest = crate::hex(&Sha256::digest(&archive));
+    let before = std::fs::read_to_string(&mark).unwrap_or_default();
+    std::fs::write(&mark, &digest)?;
+    Ok(!before.is_empty() && before != digest)
+}
+
+/// Applies the example and waits until it is Available.
+async fn example(paths: &Paths) -> Result<()> {
+    let file = root().join("docs/examples/orders.yaml");
+    if !file.exists() || !chart_exists("flower-operator") {
+        note("docs/examples/orders.yaml or the operator's chart is not there: no example is running");
+        return Ok(());
+    }
+    step("example: docs/examples/orders.yaml", async {
+        kubectl(paths, &["apply", "--server-side", "-f", &file.display().to_string()]).await?;
+        wait_for("the example is Available", Duration::from_secs(180), || async {
+            let list = kubectl(paths, &["get", "flowerclusters", "-o", "json"]).await?;
+            let list: Value = serde_json::from_str(&list)?;
+            let clusters = list["items"].as_array().cloned().unwrap_or_default();
+            ensure!(!clusters.is_empty(), "there is no FlowerCluster");
+            for cluster in clusters {
+                let conditions = cluster["status"]["conditions"].as_array().cloned().unwrap_or_default();
+                let available = conditions.iter().find(|condition| condition["type"] == "Available");
+                ensure!(
+                    available.is_some_and(|condition| condition["status"] == "True"),
+                    "{}: {}",
+                    cluster["metadata"]["name"],
+                    available.map_or("no condition Available yet".to_owned(), |condition| condition["message"].to_string())
+                );
+            }
+            Ok(())
+        })
+        .await
+    })
+    .await
+}
+
+/// What a person may try now; every line works when pasted.
+pub fn try_next(paths: &Paths, whole: bool) {
+    println!("\nTo try:\n");
+    println!("export KUBECONFIG={}", paths.kubeconfig("admin").display());
+    println!("alias kubectl='cargo e2e kubectl --'");
+    println!("cargo e2e status");
+    println!("cargo e2e kubectl -- get nodes");
+    if whole {
+        println!("cargo e2e kubectl -- get flowerclusters");
+        println!("# Prometheus: http://127.0.0.1:{PROMETHEUS_PORT}");
+    }
+    println!("cargo e2e down");
+}
