@@ -12,8 +12,10 @@ export const add = mutation(
   (tx, args) => tx.entries.insert(args),
 );
 
-export const page = query({ args: { client: t.int(), after: t.int() } }, (db, { client, after }) =>
-  db.entries.byClient.range({ client, seq: { gt: after } }).take(500),
+export const page = query(
+  { args: { client: t.int(), after: t.int(), limit: t.optional(t.int()) } },
+  (db, { client, after, limit }) =>
+    db.entries.byClient.range({ client, seq: { gt: after } }).take(limit ?? 500),
 );
 
 export const ping = query({ args: {} }, () => "pong");

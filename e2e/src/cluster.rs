@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams};
-use kube::{Client, ResourceExt as _};
+use kube::api::{
+    Api, ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams,
+};
+use kube::{Client, ResourceExt};
 use serde_json::{Value, json};
 
 use crate::paths::Paths;
@@ -27,7 +29,9 @@ fn resource(kind: &str) -> ApiResource {
         "FlowerCluster" => ("flowerdb.dev", "v1alpha1"),
         "PodMonitor" | "PrometheusRule" => ("monitoring.coreos.com", "v1"),
         "Lease" => ("coordination.k8s.io", "v1"),
-        "ClusterRole" | "ClusterRoleBinding" | "Role" | "RoleBinding" => ("rbac.authorization.k8s.io", "v1"),
+        "ClusterRole" | "ClusterRoleBinding" | "Role" | "RoleBinding" => {
+            ("rbac.authorization.k8s.io", "v1")
+        }
         _ => ("", "v1"),
     };
     ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind))
@@ -36,7 +40,10 @@ fn resource(kind: &str) -> ApiResource {
 impl Cluster {
     /// Connects to the cluster of a state folder.
     pub async fn connect(paths: &Paths) -> Result<Self> {
-        Ok(Self { paths: paths.clone(), client: crate::kube::client(paths).await? })
+        Ok(Self {
+            paths: paths.clone(),
+            client: crate::kube::client(paths).await?,
+        })
     }
 
     /// Objects of a kind in a namespace.
@@ -67,7 +74,10 @@ pub struct Scene {
 impl Scene {
     /// Makes the namespace, under the restricted Pod Security level.
     pub async fn open(cluster: &Cluster, namespace: &str) -> Result<Self> {
-        let scene = Self { cluster: cluster.clone(), namespace: namespace.to_owned() };
+        let scene = Self {
+            cluster: cluster.clone(),
+            namespace: namespace.to_owned(),
+        };
         scene.close().await?;
         let object = serde_json::from_value(json!({
             "apiVersion": "v1",
@@ -78,12 +88,19 @@ impl Scene {
                 "pod-security.kubernetes.io/enforce-version": "latest",
             }},
         }))?;
-        cluster.all("Namespace").create(&kube::api::PostParams::default(), &object).await?;
+        cluster
+            .all("Namespace")
+            .create(&kube::api::PostParams::default(), &object)
+            .await?;
         // Pods need the namespace's service account, which a controller makes.
-        wait_for("the namespace is usable", Duration::from_secs(30), || async {
-            scene.api("ServiceAccount").get("default").await?;
-            Ok(())
-        })
+        wait_for(
+            "the namespace is usable",
+            Duration::from_secs(30),
+            || async {
+                scene.api("ServiceAccount").get("default").await?;
+                Ok(())
+            },
+        )
         .await?;
         Ok(scene)
     }
@@ -99,21 +116,45 @@ impl Scene {
             for cluster in clusters {
                 self.delete("FlowerCluster", &cluster.name_any()).await?;
             }
-            wait_for("FlowerClusters are gone", Duration::from_secs(60), || async {
-                let left = self.api("FlowerCluster").list(&ListParams::default()).await?.items.len();
-                ensure!(left == 0, "{left} are left");
-                Ok(())
-            })
+            wait_for(
+                "FlowerClusters are gone",
+                Duration::from_secs(60),
+                || async {
+                    let left = self
+                        .api("FlowerCluster")
+                        .list(&ListParams::default())
+                        .await?
+                        .items
+                        .len();
+                    ensure!(left == 0, "{left} are left");
+                    Ok(())
+                },
+            )
             .await?;
         }
-        namespaces.delete(&self.namespace, &DeleteParams::default()).await?;
-        wait_for(&format!("namespace {} is gone", self.namespace), Duration::from_secs(120), || async {
-            ensure!(namespaces.get_opt(&self.namespace).await?.is_none(), "it is still there");
-            let volumes = self.cluster.all("PersistentVolume").list(&ListParams::default()).await?;
-            let left = volumes.iter().filter(|volume| volume.data["spec"]["claimRef"]["namespace"] == self.namespace);
-            ensure!(left.count() == 0, "its volumes are still there");
-            Ok(())
-        })
+        namespaces
+            .delete(&self.namespace, &DeleteParams::default())
+            .await?;
+        wait_for(
+            &format!("namespace {} is gone", self.namespace),
+            Duration::from_secs(120),
+            || async {
+                ensure!(
+                    namespaces.get_opt(&self.namespace).await?.is_none(),
+                    "it is still there"
+                );
+                let volumes = self
+                    .cluster
+                    .all("PersistentVolume")
+                    .list(&ListParams::default())
+                    .await?;
+                let left = volumes.iter().filter(|volume| {
+                    volume.data["spec"]["claimRef"]["namespace"] == self.namespace
+                });
+                ensure!(left.count() == 0, "its volumes are still there");
+                Ok(())
+            },
+        )
         .await
     }
 
@@ -125,16 +166,24 @@ impl Scene {
     /// Applies an object as a person would, with strict validation.
     pub async fn apply(&self, object: &Value) -> Result<Value> {
         let kind = object["kind"].as_str().context("an object without kind")?;
-        let name = object["metadata"]["name"].as_str().context("an object without name")?;
+        let name = object["metadata"]["name"]
+            .as_str()
+            .context("an object without name")?;
         let mut params = PatchParams::apply("flower-e2e-test").force();
         params.field_validation = Some(kube::api::ValidationDirective::Strict);
-        let applied = self.api(kind).patch(name, &params, &Patch::Apply(object)).await?;
+        let applied = self
+            .api(kind)
+            .patch(name, &params, &Patch::Apply(object))
+            .await?;
         Ok(serde_json::to_value(applied)?)
     }
 
     /// Merges a change into an object.
     pub async fn merge(&self, kind: &str, name: &str, change: &Value) -> Result<Value> {
-        let patched = self.api(kind).patch(name, &PatchParams::default(), &Patch::Merge(change)).await?;
+        let patched = self
+            .api(kind)
+            .patch(name, &PatchParams::default(), &Patch::Merge(change))
+            .await?;
         Ok(serde_json::to_value(patched)?)
     }
 
@@ -146,14 +195,23 @@ impl Scene {
 
     /// An object that must be there.
     pub async fn get(&self, kind: &str, name: &str) -> Result<Value> {
-        self.find(kind, name).await?.with_context(|| format!("there is no {kind} {name}"))
+        self.find(kind, name)
+            .await?
+            .with_context(|| format!("there is no {kind} {name}"))
     }
 
     /// Objects of a kind with labels, in order of their names.
     pub async fn list(&self, kind: &str, labels: &str) -> Result<Vec<Value>> {
-        let mut list = self.api(kind).list(&ListParams::default().labels(labels)).await?.items;
+        let mut list = self
+            .api(kind)
+            .list(&ListParams::default().labels(labels))
+            .await?
+            .items;
         list.sort_by_key(ResourceExt::name_any);
-        Ok(list.into_iter().map(serde_json::to_value).collect::<Result<_, _>>()?)
+        Ok(list
+            .into_iter()
+            .map(serde_json::to_value)
+            .collect::<Result<_, _>>()?)
     }
 
     /// Deletes an object; one that is not there is fine.
@@ -168,12 +226,21 @@ impl Scene {
 
 /// A condition of an object.
 pub fn condition<'a>(object: &'a Value, kind: &str) -> Option<&'a Value> {
-    object["status"]["conditions"].as_array()?.iter().find(|condition| condition["type"] == kind)
+    object["status"]["conditions"]
+        .as_array()?
+        .iter()
+        .find(|condition| condition["type"] == kind)
 }
 
 /// An error unless a condition is `True`, with what it says.
 pub fn ensure_condition(object: &Value, kind: &str) -> Result<()> {
     let condition = condition(object, kind).with_context(|| format!("no condition {kind} yet"))?;
-    ensure!(condition["status"] == "True", "{kind} is {}: {} {}", condition["status"], condition["reason"], condition["message"]);
+    ensure!(
+        condition["status"] == "True",
+        "{kind} is {}: {} {}",
+        condition["status"],
+        condition["reason"],
+        condition["message"]
+    );
     Ok(())
 }

@@ -21,7 +21,11 @@ pub async fn collect(scene: &Scene, test: &str, error: &anyhow::Error) -> Result
         let (scene, folder) = (scene.clone(), folder.clone());
         async move {
             let args: Vec<_> = args.iter().map(String::as_str).collect();
-            let text = scene.cluster.kubectl(&args).await.unwrap_or_else(|error| format!("not to be had: {error:#}\n"));
+            let text = scene
+                .cluster
+                .kubectl(&args)
+                .await
+                .unwrap_or_else(|error| format!("not to be had: {error:#}\n"));
             std::fs::write(folder.join(name), text)
         }
     };
@@ -29,18 +33,41 @@ pub async fn collect(scene: &Scene, test: &str, error: &anyhow::Error) -> Result
     let kinds = "flowerclusters,statefulsets,pods,services,endpointslices,configmaps,persistentvolumeclaims,poddisruptionbudgets,leases,events";
     let mut jobs = Vec::new();
     for namespace in [scene.namespace.as_str(), OPERATOR_NAMESPACE] {
-        jobs.push(save(format!("{namespace}.objects.yaml"), words(&format!("-n {namespace} get {kinds} -o yaml"))));
-        jobs.push(save(format!("{namespace}.events.txt"), words(&format!("-n {namespace} get events --sort-by=.lastTimestamp"))));
-        jobs.push(save(format!("{namespace}.pods.txt"), words(&format!("-n {namespace} get pods -o wide"))));
-        for pod in scene.cluster.api(namespace, "Pod").list(&Default::default()).await?.items {
+        jobs.push(save(
+            format!("{namespace}.objects.yaml"),
+            words(&format!("-n {namespace} get {kinds} -o yaml")),
+        ));
+        jobs.push(save(
+            format!("{namespace}.events.txt"),
+            words(&format!(
+                "-n {namespace} get events --sort-by=.lastTimestamp"
+            )),
+        ));
+        jobs.push(save(
+            format!("{namespace}.pods.txt"),
+            words(&format!("-n {namespace} get pods -o wide")),
+        ));
+        for pod in scene
+            .cluster
+            .api(namespace, "Pod")
+            .list(&Default::default())
+            .await?
+            .items
+        {
             let pod = pod.metadata.name.unwrap_or_default();
             let logs = format!("-n {namespace} logs {pod} --all-containers --timestamps");
             jobs.push(save(format!("{namespace}.{pod}.log"), words(&logs)));
-            jobs.push(save(format!("{namespace}.{pod}.previous.log"), words(&format!("{logs} --previous"))));
+            jobs.push(save(
+                format!("{namespace}.{pod}.previous.log"),
+                words(&format!("{logs} --previous")),
+            ));
         }
     }
     jobs.push(save("nodes.txt".to_owned(), words("describe nodes")));
-    jobs.push(save("volumes.yaml".to_owned(), words("get persistentvolumes -o yaml")));
+    jobs.push(save(
+        "volumes.yaml".to_owned(),
+        words("get persistentvolumes -o yaml"),
+    ));
     for result in join_all(jobs).await {
         result?;
     }
@@ -58,7 +85,10 @@ pub async fn collect(scene: &Scene, test: &str, error: &anyhow::Error) -> Result
 /// The admin report of every pod of every FlowerCluster in the namespace.
 async fn reports(scene: &Scene, folder: &std::path::Path) -> Result<()> {
     for cluster in scene.list("FlowerCluster", "").await.unwrap_or_default() {
-        let flower = Flower::new(scene, cluster["metadata"]["name"].as_str().unwrap_or_default());
+        let flower = Flower::new(
+            scene,
+            cluster["metadata"]["name"].as_str().unwrap_or_default(),
+        );
         let token = flower.token("admin").await.unwrap_or_default();
         for pod in flower.pods().await.unwrap_or_default() {
             let name = pod["metadata"]["name"].as_str().unwrap_or_default();

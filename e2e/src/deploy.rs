@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
@@ -25,14 +25,26 @@ pub async fn up(paths: &Paths) -> Result<()> {
     import(paths, &archives).await?;
     step("Prometheus", async {
         kubectl_apply(paths, include_str!("../manifests/monitoring.yaml")).await?;
-        kubectl(paths, &["wait", "--for=condition=Established", "crd", "--all", "--timeout=60s"]).await?;
+        kubectl(
+            paths,
+            &[
+                "wait",
+                "--for=condition=Established",
+                "crd",
+                "--all",
+                "--timeout=60s",
+            ],
+        )
+        .await?;
         prometheus::up(paths).await
     })
     .await?;
     if chart_exists("flower-crds") && chart_exists("flower-operator") {
         step("charts", charts(paths)).await?;
     } else {
-        note("charts/flower-crds and charts/flower-operator are not both there: no operator is installed");
+        note(
+            "charts/flower-crds and charts/flower-operator are not both there: no operator is installed",
+        );
     }
     example(paths).await
 }
@@ -59,7 +71,11 @@ pub async fn helm(paths: &Paths, args: &[&str]) -> Result<String> {
     let config = paths.kubeconfig("admin").display().to_string();
     let folder = paths.dir("helm")?.display().to_string();
     // The state folder keeps helm from the user's own settings and caches.
-    let own = [format!("HELM_CACHE_HOME={folder}"), format!("HELM_CONFIG_HOME={folder}"), format!("HELM_DATA_HOME={folder}")];
+    let own = [
+        format!("HELM_CACHE_HOME={folder}"),
+        format!("HELM_CONFIG_HOME={folder}"),
+        format!("HELM_DATA_HOME={folder}"),
+    ];
     let program = programs::path("helm")?.display().to_string();
     let mut all: Vec<&str> = own.iter().map(String::as_str).collect();
     all.extend([program.as_str(), "--kubeconfig", &config]);
@@ -71,19 +87,74 @@ pub async fn helm(paths: &Paths, args: &[&str]) -> Result<String> {
 pub async fn charts(paths: &Paths) -> Result<()> {
     let charts = root().join("charts");
     let crds = charts.join("flower-crds").display().to_string();
-    helm(paths, &["upgrade", "--install", "flower-crds", &crds, "--namespace", OPERATOR_NAMESPACE, "--create-namespace"])
-        .await?;
-    let label = ["pod-security.kubernetes.io/enforce=restricted", "pod-security.kubernetes.io/enforce-version=latest"];
-    kubectl(paths, &[&["label", "--overwrite", "namespace", OPERATOR_NAMESPACE] as &[&str], &label].concat()).await?;
+    helm(
+        paths,
+        &[
+            "upgrade",
+            "--install",
+            "flower-crds",
+            &crds,
+            "--namespace",
+            OPERATOR_NAMESPACE,
+            "--create-namespace",
+        ],
+    )
+    .await?;
+    let label = [
+        "pod-security.kubernetes.io/enforce=restricted",
+        "pod-security.kubernetes.io/enforce-version=latest",
+    ];
+    kubectl(
+        paths,
+        &[
+            &["label", "--overwrite", "namespace", OPERATOR_NAMESPACE] as &[&str],
+            &label,
+        ]
+        .concat(),
+    )
+    .await?;
     let operator = charts.join("flower-operator").display().to_string();
     helm(
         paths,
-        &["upgrade", "--install", OPERATOR, &operator, "--namespace", OPERATOR_NAMESPACE, "--wait", "--timeout", "3m"],
+        &[
+            "upgrade",
+            "--install",
+            OPERATOR,
+            &operator,
+            "--namespace",
+            OPERATOR_NAMESPACE,
+            "--wait",
+            "--timeout",
+            "3m",
+        ],
     )
     .await?;
     if image_changed(paths)? {
-        kubectl(paths, &["-n", OPERATOR_NAMESPACE, "rollout", "restart", "deployment", OPERATOR]).await?;
-        kubectl(paths, &["-n", OPERATOR_NAMESPACE, "rollout", "status", "deployment", OPERATOR, "--timeout=3m"]).await?;
+        kubectl(
+            paths,
+            &[
+                "-n",
+                OPERATOR_NAMESPACE,
+                "rollout",
+                "restart",
+                "deployment",
+                OPERATOR,
+            ],
+        )
+        .await?;
+        kubectl(
+            paths,
+            &[
+                "-n",
+                OPERATOR_NAMESPACE,
+                "rollout",
+                "status",
+                "deployment",
+                OPERATOR,
+                "--timeout=3m",
+            ],
+        )
+        .await?;
     }
     Ok(())
 }
@@ -98,32 +169,66 @@ fn image_changed(paths: &Paths) -> Result<bool> {
     Ok(!before.is_empty() && before != digest)
 }
 
+/// An error unless the operator stands.
+pub async fn installed(paths: &Paths) -> Result<()> {
+    let args = [
+        "-n",
+        OPERATOR_NAMESPACE,
+        "get",
+        "deployment",
+        OPERATOR,
+        "-o",
+        "name",
+    ];
+    kubectl(paths, &args)
+        .await
+        .map(drop)
+        .context("the operator is not installed")
+}
+
 /// Applies the example and waits until it is Available.
 async fn example(paths: &Paths) -> Result<()> {
     let file = root().join("docs/examples/orders.yaml");
     if !file.exists() || !chart_exists("flower-operator") {
-        note("docs/examples/orders.yaml or the operator's chart is not there: no example is running");
+        note(
+            "docs/examples/orders.yaml or the operator's chart is not there: no example is running",
+        );
         return Ok(());
     }
     step("example: docs/examples/orders.yaml", async {
-        kubectl(paths, &["apply", "--server-side", "-f", &file.display().to_string()]).await?;
-        wait_for("the example is Available", Duration::from_secs(180), || async {
-            let list = kubectl(paths, &["get", "flowerclusters", "-o", "json"]).await?;
-            let list: Value = serde_json::from_str(&list)?;
-            let clusters = list["items"].as_array().cloned().unwrap_or_default();
-            ensure!(!clusters.is_empty(), "there is no FlowerCluster");
-            for cluster in clusters {
-                let conditions = cluster["status"]["conditions"].as_array().cloned().unwrap_or_default();
-                let available = conditions.iter().find(|condition| condition["type"] == "Available");
-                ensure!(
-                    available.is_some_and(|condition| condition["status"] == "True"),
-                    "{}: {}",
-                    cluster["metadata"]["name"],
-                    available.map_or("no condition Available yet".to_owned(), |condition| condition["message"].to_string())
-                );
-            }
-            Ok(())
-        })
+        kubectl(
+            paths,
+            &["apply", "--server-side", "-f", &file.display().to_string()],
+        )
+        .await?;
+        wait_for(
+            "the example is Available",
+            Duration::from_secs(180),
+            || async {
+                let list = kubectl(paths, &["get", "flowerclusters", "-o", "json"]).await?;
+                let list: Value = serde_json::from_str(&list)?;
+                let clusters = list["items"].as_array().cloned().unwrap_or_default();
+                ensure!(!clusters.is_empty(), "there is no FlowerCluster");
+                for cluster in clusters {
+                    let conditions = cluster["status"]["conditions"]
+                        .as_array()
+                        .cloned()
+                        .unwrap_or_default();
+                    let available = conditions
+                        .iter()
+                        .find(|condition| condition["type"] == "Available");
+                    ensure!(
+                        available.is_some_and(|condition| condition["status"] == "True"),
+                        "{}: {}",
+                        cluster["metadata"]["name"],
+                        available.map_or("no condition Available yet".to_owned(), |condition| {
+                            condition["message"].to_string()
+                        })
+                    );
+                }
+                Ok(())
+            },
+        )
         .await
     })
     .await

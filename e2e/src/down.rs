@@ -16,7 +16,15 @@ use crate::run::run;
 /// Ends and removes everything.
 pub async fn down(paths: &Paths) -> Result<()> {
     step("agent, Prometheus, DNS, Services, kubelets", async {
-        for name in ["agent", "prometheus", "coredns", "kube-proxy", "kubelet-node-1", "kubelet-node-2", "kubelet-node-3"] {
+        for name in [
+            "agent",
+            "prometheus",
+            "coredns",
+            "kube-proxy",
+            "kubelet-node-1",
+            "kubelet-node-2",
+            "kubelet-node-3",
+        ] {
             stop(paths, name).await?;
         }
         Ok(())
@@ -25,7 +33,11 @@ pub async fn down(paths: &Paths) -> Result<()> {
     let sockets = shim_sockets(paths);
     step("containers", async {
         kill_all(&in_cgroups(), "the containers").await?;
-        for name in ["containerd-node-1", "containerd-node-2", "containerd-node-3"] {
+        for name in [
+            "containerd-node-1",
+            "containerd-node-2",
+            "containerd-node-3",
+        ] {
             stop(paths, name).await?;
         }
         kill_all(&shims(paths), "containerd's shims").await?;
@@ -33,16 +45,24 @@ pub async fn down(paths: &Paths) -> Result<()> {
         for socket in sockets {
             let _ = std::fs::remove_file(socket);
         }
-        forget_networks()
+        forget_networks(paths)
     })
     .await?;
     step("scheduler, controllers, API server, etcd", async {
-        for name in ["kube-scheduler", "kube-controller-manager", "kube-apiserver", "etcd"] {
+        for name in [
+            "kube-scheduler",
+            "kube-controller-manager",
+            "kube-apiserver",
+            "etcd",
+        ] {
             stop(paths, name).await?;
         }
         let left = marked(paths);
         if !left.is_empty() {
-            note(&format!("{} processes without a pid file: {left:?}", left.len()));
+            note(&format!(
+                "{} processes without a pid file: {left:?}",
+                left.len()
+            ));
         }
         kill_all(&left, "what else was started").await
     })
@@ -86,9 +106,17 @@ fn shims(paths: &Paths) -> Vec<i32> {
     let folder = paths.state().join("nodes");
     let ours = |pid: &i32| {
         let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        let words: Vec<_> = line.split(|byte| *byte == 0).map(|word| String::from_utf8_lossy(word).into_owned()).collect();
-        let shim = words.first().is_some_and(|program| program.contains("containerd-shim"));
-        shim && words.iter().any(|word| Path::new(word).starts_with(&folder)) && start_time(*pid).is_some()
+        let words: Vec<_> = line
+            .split(|byte| *byte == 0)
+            .map(|word| String::from_utf8_lossy(word).into_owned())
+            .collect();
+        let shim = words
+            .first()
+            .is_some_and(|program| program.contains("containerd-shim"));
+        shim && words
+            .iter()
+            .any(|word| Path::new(word).starts_with(&folder))
+            && start_time(*pid).is_some()
     };
     all_pids().into_iter().filter(ours).collect()
 }
@@ -96,7 +124,11 @@ fn shims(paths: &Paths) -> Vec<i32> {
 /// The sockets of the shims, which lie outside the state folder.
 fn shim_sockets(paths: &Paths) -> Vec<PathBuf> {
     let mut sockets = Vec::new();
-    for node in std::fs::read_dir(paths.state().join("nodes")).into_iter().flatten().flatten() {
+    for node in std::fs::read_dir(paths.state().join("nodes"))
+        .into_iter()
+        .flatten()
+        .flatten()
+    {
         let tasks = node.path().join("run/io.containerd.runtime.v2.task/k8s.io");
         for task in std::fs::read_dir(tasks).into_iter().flatten().flatten() {
             let address = std::fs::read_to_string(task.path().join("address")).unwrap_or_default();
@@ -107,9 +139,11 @@ fn shim_sockets(paths: &Paths) -> Vec<PathBuf> {
 }
 
 /// Removes what the CNI remembers of our pods outside the state folder.
-fn forget_networks() -> Result<()> {
-    for entry in std::fs::read_dir("/var/lib/cni/results").into_iter().flatten().flatten() {
-        if entry.file_name().to_string_lossy().starts_with("flower-e2e-") {
+fn forget_networks(paths: &Paths) -> Result<()> {
+    let ours = format!("{}/nodes/", paths.state().display());
+    let entries = std::fs::read_dir("/var/lib/cni/results");
+    for entry in entries.into_iter().flatten().flatten() {
+        if std::fs::read_to_string(entry.path()).is_ok_and(|text| text.contains(&ours)) {
             std::fs::remove_file(entry.path())?;
         }
     }
@@ -119,7 +153,10 @@ fn forget_networks() -> Result<()> {
 /// What is mounted at or below a folder, innermost last.
 fn mounts_under(folder: &Path) -> Result<Vec<PathBuf>> {
     let info = std::fs::read_to_string("/proc/self/mountinfo")?;
-    let points = info.lines().filter_map(|line| line.split(' ').nth(4)).map(PathBuf::from);
+    let points = info
+        .lines()
+        .filter_map(|line| line.split(' ').nth(4))
+        .map(PathBuf::from);
     Ok(points.filter(|point| point.starts_with(folder)).collect())
 }
 
@@ -143,10 +180,16 @@ async fn unmount(paths: &Paths) -> Result<()> {
 /// Takes away the loop devices whose files lie in the state folder.
 async fn detach_loops(paths: &Paths) -> Result<()> {
     let ours = || async {
-        let listed = run("losetup", &["--list", "--noheadings", "--output", "NAME,BACK-FILE"]).await?;
+        let listed = run(
+            "losetup",
+            &["--list", "--noheadings", "--output", "NAME,BACK-FILE"],
+        )
+        .await?;
         let ours = listed.lines().filter_map(|line| {
             let (device, file) = line.trim().split_once(char::is_whitespace)?;
-            Path::new(file.trim()).starts_with(paths.state()).then(|| device.to_owned())
+            Path::new(file.trim())
+                .starts_with(paths.state())
+                .then(|| device.to_owned())
         });
         anyhow::Ok(ours.collect::<Vec<_>>())
     };
@@ -155,7 +198,11 @@ async fn detach_loops(paths: &Paths) -> Result<()> {
     }
     wait_for("loop devices go", Duration::from_secs(15), || async {
         let left = ours().await?;
-        if left.is_empty() { Ok(()) } else { bail!("{left:?} are still there") }
+        if left.is_empty() {
+            Ok(())
+        } else {
+            bail!("{left:?} are still there")
+        }
     })
     .await
 }
@@ -163,9 +210,15 @@ async fn detach_loops(paths: &Paths) -> Result<()> {
 /// Our folder in every cgroup tree; runc makes it in the trees without a controller too.
 fn cgroup_folders() -> Vec<PathBuf> {
     let base = Path::new("/sys/fs/cgroup");
-    let trees = std::fs::read_dir(base).into_iter().flatten().flatten().map(|entry| entry.path());
+    let trees = std::fs::read_dir(base)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.path());
     let trees = trees.filter(|path| path.is_dir() && !path.is_symlink());
-    let folders = trees.chain([base.to_owned()]).map(|tree| tree.join("flower-e2e"));
+    let folders = trees
+        .chain([base.to_owned()])
+        .map(|tree| tree.join("flower-e2e"));
     folders.filter(|folder| folder.is_dir()).collect()
 }
 
@@ -174,8 +227,15 @@ fn walk(folder: &Path) -> Vec<PathBuf> {
     let mut all = vec![folder.to_owned()];
     let mut next = 0;
     while next < all.len() {
-        let entries = std::fs::read_dir(&all[next]).into_iter().flatten().flatten();
-        all.extend(entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())).map(|entry| entry.path()));
+        let entries = std::fs::read_dir(&all[next])
+            .into_iter()
+            .flatten()
+            .flatten();
+        all.extend(
+            entries
+                .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
+                .map(|entry| entry.path()),
+        );
         next += 1;
     }
     all

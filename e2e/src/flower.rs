@@ -33,7 +33,10 @@ pub struct Flower {
 impl Flower {
     /// A handle of a cluster in a test's namespace.
     pub fn new(scene: &Scene, name: &str) -> Self {
-        Self { scene: scene.clone(), name: name.to_owned() }
+        Self {
+            scene: scene.clone(),
+            name: name.to_owned(),
+        }
     }
 
     /// Applies it with the ledger application, small volumes, and changes to its spec.
@@ -65,7 +68,9 @@ impl Flower {
 
     /// Merges a change into its spec.
     pub async fn change(&self, spec: Value) -> Result<()> {
-        self.scene.merge("FlowerCluster", &self.name, &json!({"spec": spec})).await?;
+        self.scene
+            .merge("FlowerCluster", &self.name, &json!({"spec": spec}))
+            .await?;
         Ok(())
     }
 
@@ -102,8 +107,13 @@ impl Flower {
     /// A pod's claim.
     pub async fn claim_of(&self, pod: &str) -> Result<String> {
         let pod = self.scene.get("Pod", pod).await?;
-        let volumes = pod["spec"]["volumes"].as_array().cloned().unwrap_or_default();
-        let claim = volumes.iter().find_map(|volume| volume["persistentVolumeClaim"]["claimName"].as_str());
+        let volumes = pod["spec"]["volumes"]
+            .as_array()
+            .cloned()
+            .unwrap_or_default();
+        let claim = volumes
+            .iter()
+            .find_map(|volume| volume["persistentVolumeClaim"]["claimName"].as_str());
         Ok(claim.context("the pod has no claim")?.to_owned())
     }
 
@@ -111,22 +121,42 @@ impl Flower {
     pub async fn pods(&self) -> Result<Vec<Value>> {
         let all = self.scene.list("Pod", "").await?;
         let prefix = format!("{}-", self.set());
-        Ok(all.into_iter().filter(|pod| pod["metadata"]["name"].as_str().is_some_and(|n| n.starts_with(&prefix))).collect())
+        Ok(all
+            .into_iter()
+            .filter(|pod| {
+                pod["metadata"]["name"]
+                    .as_str()
+                    .is_some_and(|n| n.starts_with(&prefix))
+            })
+            .collect())
     }
 
     /// The first token of a kind: `client`, `admin` or `peer`.
     pub async fn token(&self, kind: &str) -> Result<String> {
-        let secret = self.scene.get("Secret", &format!("{}-auth", self.name)).await?;
-        let text = secret["data"][kind].as_str().with_context(|| format!("no key {kind} in the Secret"))?;
+        let secret = self
+            .scene
+            .get("Secret", &format!("{}-auth", self.name))
+            .await?;
+        let text = secret["data"][kind]
+            .as_str()
+            .with_context(|| format!("no key {kind} in the Secret"))?;
         let bytes = base64::engine::general_purpose::STANDARD.decode(text)?;
         let text = String::from_utf8(bytes)?;
-        Ok(text.lines().next().context("an empty list of tokens")?.trim().to_owned())
+        Ok(text
+            .lines()
+            .next()
+            .context("an empty list of tokens")?
+            .trim()
+            .to_owned())
     }
 
     /// The address of the client Service.
     pub async fn service(&self) -> Result<Ipv4Addr> {
         let service = self.scene.get("Service", &self.name).await?;
-        Ok(service["spec"]["clusterIP"].as_str().context("the Service has no address")?.parse()?)
+        Ok(service["spec"]["clusterIP"]
+            .as_str()
+            .context("the Service has no address")?
+            .parse()?)
     }
 
     /// What every pod that answers says of itself, by the pod's name.
@@ -135,7 +165,9 @@ impl Flower {
         let mut reports = BTreeMap::new();
         for pod in self.pods().await? {
             let name = pod["metadata"]["name"].as_str().unwrap_or_default();
-            let Some(address) = pod["status"]["podIP"].as_str() else { continue };
+            let Some(address) = pod["status"]["podIP"].as_str() else {
+                continue;
+            };
             if let Ok(report) = report(address, &token).await {
                 reports.insert(name.to_owned(), report);
             }
@@ -145,29 +177,51 @@ impl Flower {
 
     /// The pod that leads, as most of the answers say, with its report.
     pub async fn leader(&self) -> Result<(String, Report)> {
-        let leaders = self.reports().await?.into_iter().filter(|(_, report)| report.role == Role::Leader);
-        leaders.max_by_key(|(_, report)| report.term).context("nobody says that it leads")
+        let leaders = self
+            .reports()
+            .await?
+            .into_iter()
+            .filter(|(_, report)| report.role == Role::Leader);
+        leaders
+            .max_by_key(|(_, report)| report.term)
+            .context("nobody says that it leads")
     }
 
     /// Waits for a leader.
     pub async fn wait_leader(&self) -> Result<(String, Report)> {
-        wait_for("there is a leader", Duration::from_secs(30), || self.leader()).await
+        wait_for("there is a leader", Duration::from_secs(30), || {
+            self.leader()
+        })
+        .await
     }
 
     /// The member id of a pod, once it answers.
     pub async fn member(&self, pod: &str) -> Result<MemberId> {
         let reports = self.reports().await?;
-        let report = reports.get(pod).with_context(|| format!("{pod} does not answer"))?;
-        report.identity.member.with_context(|| format!("{pod} has no member id"))
+        let report = reports
+            .get(pod)
+            .with_context(|| format!("{pod} does not answer"))?;
+        report
+            .identity
+            .member
+            .with_context(|| format!("{pod} has no member id"))
     }
 
     /// Kills a pod's node at once, from outside; returns the processes killed.
     pub async fn kill(&self, pod: &str) -> Result<Vec<i32>> {
         let object = self.scene.get("Pod", pod).await?;
-        let statuses = object["status"]["containerStatuses"].as_array().cloned().unwrap_or_default();
+        let statuses = object["status"]["containerStatuses"]
+            .as_array()
+            .cloned()
+            .unwrap_or_default();
         let mut killed = Vec::new();
         for status in statuses {
-            let Some((_, id)) = status["containerID"].as_str().and_then(|id| id.split_once("://")) else { continue };
+            let Some((_, id)) = status["containerID"]
+                .as_str()
+                .and_then(|id| id.split_once("://"))
+            else {
+                continue;
+            };
             for pid in processes_of(id)? {
                 kill(Pid::from_raw(pid), Signal::SIGKILL)?;
                 killed.push(pid);
@@ -182,8 +236,14 @@ impl Flower {
 
 /// What a node says of itself.
 pub async fn report(address: &str, token: &str) -> Result<Report> {
-    let url = format!("http://{address}:{}{}", flower_api::ports::ADMIN, flower_api::admin::path::REPORT);
-    let request = http::Request::get(&url).header("authorization", format!("Bearer {token}")).body(Full::default())?;
+    let url = format!(
+        "http://{address}:{}{}",
+        flower_api::ports::ADMIN,
+        flower_api::admin::path::REPORT
+    );
+    let request = http::Request::get(&url)
+        .header("authorization", format!("Bearer {token}"))
+        .body(Full::default())?;
     let (status, body) = send(&http1(), request, Duration::from_secs(3)).await?;
     ensure!(status.is_success(), "{url}: {status}: {body}");
     Ok(serde_json::from_str(&body)?)
@@ -192,10 +252,17 @@ pub async fn report(address: &str, token: &str) -> Result<Report> {
 /// The processes of a container, by its cgroup.
 fn processes_of(container: &str) -> Result<Vec<i32>> {
     let base = PathBuf::from("/sys/fs/cgroup");
-    let tree = if base.join("pids").is_dir() { base.join("pids") } else { base };
+    let tree = if base.join("pids").is_dir() {
+        base.join("pids")
+    } else {
+        base
+    };
     let mut folders = vec![tree.join("flower-e2e")];
     while let Some(folder) = folders.pop() {
-        for entry in std::fs::read_dir(&folder)?.flatten().filter(|entry| entry.path().is_dir()) {
+        for entry in std::fs::read_dir(&folder)?
+            .flatten()
+            .filter(|entry| entry.path().is_dir())
+        {
             if entry.file_name().to_string_lossy().contains(container) {
                 let text = std::fs::read_to_string(entry.path().join("cgroup.procs"))?;
                 return Ok(text.lines().filter_map(|line| line.parse().ok()).collect());

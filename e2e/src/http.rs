@@ -14,12 +14,17 @@ pub type HttpClient = Client<HttpConnector, Full<Bytes>>;
 
 /// A client that speaks HTTP/1.1.
 pub fn http1() -> HttpClient {
-    Client::builder(TokioExecutor::new()).pool_timer(TokioTimer::new()).build(connector())
+    Client::builder(TokioExecutor::new())
+        .pool_timer(TokioTimer::new())
+        .build(connector())
 }
 
 /// A client that speaks HTTP/2 without TLS from the first byte.
 pub fn h2c() -> HttpClient {
-    Client::builder(TokioExecutor::new()).pool_timer(TokioTimer::new()).http2_only(true).build(connector())
+    Client::builder(TokioExecutor::new())
+        .pool_timer(TokioTimer::new())
+        .http2_only(true)
+        .build(connector())
 }
 
 fn connector() -> HttpConnector {
@@ -50,5 +55,8 @@ pub async fn send(
         let body = response.into_body().collect().await?.to_bytes();
         anyhow::Ok((status, String::from_utf8_lossy(&body).into_owned()))
     };
-    tokio::time::timeout(limit, exchange).await.with_context(|| format!("{url}: no answer"))?.context(url)
+    tokio::time::timeout(limit, exchange)
+        .await
+        .with_context(|| format!("{url}: no answer"))?
+        .context(url)
 }

@@ -24,7 +24,12 @@ struct Wanted {
 }
 
 const WANTED: &[Wanted] = &[
-    Wanted { name: "flower", binary: "flower", title: "Flower", about: "A replicated application database" },
+    Wanted {
+        name: "flower",
+        binary: "flower",
+        title: "Flower",
+        about: "A replicated application database",
+    },
     Wanted {
         name: "flower-operator",
         binary: "flower-operator",
@@ -40,12 +45,28 @@ pub fn tag(name: &str) -> String {
 
 /// Builds the workspace's images; returns their archives.
 pub async fn build_all() -> Result<Vec<PathBuf>> {
-    let args = ["build", "--quiet", "-p", "flower-node", "-p", "flower-operator", "--bins"];
-    step("building flower and flower-operator", run_in(&root(), &[], "cargo", &args)).await?;
+    let args = [
+        "build",
+        "--quiet",
+        "-p",
+        "flower-node",
+        "-p",
+        "flower-operator",
+        "--bins",
+    ];
+    step(
+        "building flower and flower-operator",
+        run_in(&root(), &[], "cargo", &args),
+    )
+    .await?;
     let mut archives = Vec::new();
     for wanted in WANTED {
         let archive = target().join("images").join(format!("{}.tar", wanted.name));
-        step(&format!("image {}", tag(wanted.name)), build(wanted, &archive)).await?;
+        step(
+            &format!("image {}", tag(wanted.name)),
+            build(wanted, &archive),
+        )
+        .await?;
         archives.push(archive);
     }
     Ok(archives)
@@ -53,23 +74,45 @@ pub async fn build_all() -> Result<Vec<PathBuf>> {
 
 /// The archives that are there already, if all are.
 pub fn built() -> Option<Vec<PathBuf>> {
-    let archives: Vec<_> = WANTED.iter().map(|w| target().join("images").join(format!("{}.tar", w.name))).collect();
-    archives.iter().all(|path| path.exists()).then_some(archives)
+    let archives: Vec<_> = WANTED
+        .iter()
+        .map(|w| target().join("images").join(format!("{}.tar", w.name)))
+        .collect();
+    archives
+        .iter()
+        .all(|path| path.exists())
+        .then_some(archives)
 }
 
 async fn build(wanted: &Wanted, archive: &Path) -> Result<()> {
     let work = tempfile::tempdir()?;
     let stripped = work.path().join(wanted.binary);
     let binary = target().join("debug").join(wanted.binary);
-    run("strip", &["-s", "-o", &stripped.display().to_string(), &binary.display().to_string()]).await?;
+    run(
+        "strip",
+        &[
+            "-s",
+            "-o",
+            &stripped.display().to_string(),
+            &binary.display().to_string(),
+        ],
+    )
+    .await?;
 
     let mut base = Layer::default();
-    base.text("etc/passwd", &format!("root:x:0:0::/:/none\nflower:x:{}:{}::/:/none\n", 65532, 65532));
+    base.text(
+        "etc/passwd",
+        &format!(
+            "root:x:0:0::/:/none\nflower:x:{}:{}::/:/none\n",
+            65532, 65532
+        ),
+    );
     base.text("etc/group", "root:x:0:\nflower:x:65532:\n");
     base.text("etc/nsswitch.conf", "hosts: files dns\n");
     base.folder("tmp", 0o1777);
     for library in libraries(&binary).await? {
-        let content = std::fs::read(&library).with_context(|| format!("reading {}", library.display()))?;
+        let content =
+            std::fs::read(&library).with_context(|| format!("reading {}", library.display()))?;
         base.file(&library.to_string_lossy(), content, 0o755);
     }
     let mut own = Layer::default();
@@ -98,7 +141,12 @@ async fn build(wanted: &Wanted, archive: &Path) -> Result<()> {
 pub fn pause(program: &Path, tag: &str, archive: &Path) -> Result<()> {
     let mut layer = Layer::default();
     layer.file("/pause", std::fs::read(program)?, 0o755);
-    write_archive(archive, tag, &json!({"Entrypoint": ["/pause"], "User": USER}), &[layer])
+    write_archive(
+        archive,
+        tag,
+        &json!({"Entrypoint": ["/pause"], "User": USER}),
+        &[layer],
+    )
 }
 
 /// The shared libraries of a program, with its loader.
@@ -106,7 +154,10 @@ async fn libraries(binary: &Path) -> Result<Vec<PathBuf>> {
     let listed = run("ldd", &[binary]).await?;
     let library = |line: &str| {
         let words: Vec<_> = line.split_whitespace().collect();
-        words.iter().find(|word| word.starts_with('/')).map(PathBuf::from)
+        words
+            .iter()
+            .find(|word| word.starts_with('/'))
+            .map(PathBuf::from)
     };
     Ok(listed.lines().filter_map(library).collect())
 }
@@ -121,9 +172,14 @@ impl Layer {
     fn file(&mut self, path: &str, content: Vec<u8>, mode: u32) {
         let path = path.trim_start_matches('/');
         for (end, _) in path.match_indices('/') {
-            self.entries.entry(path[..end].to_owned()).or_insert((tar::EntryType::Directory, 0o755, Vec::new()));
+            self.entries.entry(path[..end].to_owned()).or_insert((
+                tar::EntryType::Directory,
+                0o755,
+                Vec::new(),
+            ));
         }
-        self.entries.insert(path.to_owned(), (tar::EntryType::Regular, mode, content));
+        self.entries
+            .insert(path.to_owned(), (tar::EntryType::Regular, mode, content));
     }
 
     fn text(&mut self, path: &str, content: &str) {
@@ -131,7 +187,10 @@ impl Layer {
     }
 
     fn folder(&mut self, path: &str, mode: u32) {
-        self.entries.insert(path.to_owned(), (tar::EntryType::Directory, mode, Vec::new()));
+        self.entries.insert(
+            path.to_owned(),
+            (tar::EntryType::Directory, mode, Vec::new()),
+        );
     }
 
     /// The layer as a tar archive.
@@ -145,7 +204,13 @@ impl Layer {
 }
 
 /// Adds an entry that owes nothing to the time or the machine.
-fn append(to: &mut tar::Builder<Vec<u8>>, path: &str, kind: tar::EntryType, mode: u32, content: &[u8]) -> Result<()> {
+fn append(
+    to: &mut tar::Builder<Vec<u8>>,
+    path: &str,
+    kind: tar::EntryType,
+    mode: u32,
+    content: &[u8],
+) -> Result<()> {
     let mut header = tar::Header::new_gnu();
     header.set_entry_type(kind);
     header.set_mode(mode);
@@ -157,7 +222,12 @@ fn append(to: &mut tar::Builder<Vec<u8>>, path: &str, kind: tar::EntryType, mode
 }
 
 /// Writes a docker archive: layers, configuration, manifest.
-fn write_archive(archive: &Path, tag: &str, config: &serde_json::Value, layers: &[Layer]) -> Result<()> {
+fn write_archive(
+    archive: &Path,
+    tag: &str,
+    config: &serde_json::Value,
+    layers: &[Layer],
+) -> Result<()> {
     let mut out = tar::Builder::new(Vec::new());
     let mut names = Vec::new();
     let mut digests = Vec::new();
@@ -179,9 +249,21 @@ fn write_archive(archive: &Path, tag: &str, config: &serde_json::Value, layers: 
     })
     .to_string();
     let config_name = format!("{}.json", crate::hex(&Sha256::digest(&image)));
-    append(&mut out, &config_name, tar::EntryType::Regular, 0o644, image.as_bytes())?;
+    append(
+        &mut out,
+        &config_name,
+        tar::EntryType::Regular,
+        0o644,
+        image.as_bytes(),
+    )?;
     let manifest = json!([{"Config": config_name, "RepoTags": [tag], "Layers": names}]).to_string();
-    append(&mut out, "manifest.json", tar::EntryType::Regular, 0o644, manifest.as_bytes())?;
+    append(
+        &mut out,
+        "manifest.json",
+        tar::EntryType::Regular,
+        0o644,
+        manifest.as_bytes(),
+    )?;
     let bytes = out.into_inner()?;
     if std::fs::read(archive).is_ok_and(|old| old == bytes) {
         return Ok(());

@@ -8,8 +8,12 @@ use clap::{Parser, Subcommand};
 use crate::paths::Paths;
 
 mod agent;
+mod charts;
+mod cluster;
+mod collect;
 mod deploy;
 mod down;
+mod flower;
 mod host;
 mod http;
 mod image;
@@ -21,6 +25,10 @@ mod programs;
 mod progress;
 mod run;
 mod status;
+mod steady;
+mod suite;
+mod tests;
+mod workload;
 
 /// A real Kubernetes on this machine, and the tests on it.
 #[derive(Parser)]
@@ -44,6 +52,17 @@ enum Command {
     Status,
     /// Build the container images into `target/images`, and bring them into the nodes when there are any
     Images,
+    /// Run every check and the cluster tests; brings the cluster up when it is not
+    Test {
+        /// Also the cluster tests that CI leaves out
+        #[arg(long)]
+        all: bool,
+        /// List the cluster tests and stop
+        #[arg(long)]
+        list: bool,
+        /// Only checks and tests whose name contains one of these
+        filter: Vec<String>,
+    },
     /// kubectl on this cluster
     Kubectl {
         /// What kubectl is to do
@@ -91,6 +110,24 @@ async fn execute(command: Command) -> Result<ExitCode> {
                 println!("{}", archive.display());
             }
         }
+        Command::Test { list: true, .. } => {
+            for test in tests::ALL {
+                println!(
+                    "{:<26}{:<8}{}",
+                    test.name,
+                    if test.in_ci { "CI" } else { "--all" },
+                    test.what
+                );
+            }
+        }
+        Command::Test { all, filter, .. } => {
+            let passed = suite::run(&paths, &suite::Options { all, filter }).await?;
+            return Ok(if passed {
+                ExitCode::SUCCESS
+            } else {
+                ExitCode::FAILURE
+            });
+        }
         Command::Kubectl { args } => return pass_through(&paths, "kubectl", &args),
         Command::Helm { args } => return pass_through(&paths, "helm", &args),
         Command::Agent => agent::run(&paths).await?,
@@ -100,7 +137,10 @@ async fn execute(command: Command) -> Result<ExitCode> {
 
 async fn up(paths: &Paths, only_kubernetes: bool) -> Result<()> {
     let begun = std::time::Instant::now();
-    progress::heading(&format!("Bringing up Kubernetes in {}", paths.state().display()));
+    progress::heading(&format!(
+        "Bringing up Kubernetes in {}",
+        paths.state().display()
+    ));
     host::check(paths)?;
     host::packages().await?;
     programs::build_missing().await?;
@@ -117,7 +157,10 @@ async fn up(paths: &Paths, only_kubernetes: bool) -> Result<()> {
 /// Becomes another program, with this cluster's kubeconfig.
 fn pass_through(paths: &Paths, program: &str, args: &[String]) -> Result<ExitCode> {
     let config = paths.kubeconfig("admin");
-    ensure!(config.exists(), "there is no cluster; `cargo e2e up` makes one");
+    ensure!(
+        config.exists(),
+        "there is no cluster; `cargo e2e up` makes one"
+    );
     let mut command = std::process::Command::new(programs::path(program)?);
     command.args(args).env("KUBECONFIG", config);
     Err(std::os::unix::process::CommandExt::exec(&mut command).into())

@@ -14,8 +14,11 @@ pub struct Paths {
 impl Paths {
     /// The folder that `FLOWER_E2E_STATE` names, else `/var/lib/flower-e2e`.
     pub fn from_env() -> Self {
-        let state = std::env::var_os("FLOWER_E2E_STATE").unwrap_or_else(|| "/var/lib/flower-e2e".into());
-        Self { state: state.into() }
+        let state =
+            std::env::var_os("FLOWER_E2E_STATE").unwrap_or_else(|| "/var/lib/flower-e2e".into());
+        Self {
+            state: state.into(),
+        }
     }
 
     /// The state folder itself.
@@ -70,13 +73,20 @@ pub fn write_whole(path: &Path, content: &[u8]) -> Result<()> {
 
 /// The workspace's root.
 pub fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().map_or_else(|| ".".into(), Path::to_path_buf)
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .map_or_else(|| ".".into(), Path::to_path_buf)
 }
 
 /// Cargo's target folder, which is also where images and failure reports go.
 pub fn target() -> PathBuf {
-    let dir = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from);
-    if dir.is_absolute() { dir } else { root().join(dir) }
+    let dir =
+        std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from);
+    if dir.is_absolute() {
+        dir
+    } else {
+        root().join(dir)
+    }
 }
 
 /// The folder of the Kubernetes programs' builds.

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::paths::Paths;
-use crate::progress::wait_for;
+use crate::progress::{Ended, wait_for};
 use crate::run::last_lines;
 
 /// Every program of the harness carries this variable; its value is the state folder.
@@ -100,10 +100,22 @@ pub async fn start(paths: &Paths, daemon: &Daemon) -> Result<()> {
     unsafe {
         command.pre_exec(|| nix::unistd::setsid().map(drop).map_err(Into::into));
     }
-    let child = command.spawn().with_context(|| format!("starting {}", daemon.exe.display()))?;
+    let child = command
+        .spawn()
+        .with_context(|| format!("starting {}", daemon.exe.display()))?;
     let pid = i32::try_from(child.id())?;
-    let Some(start) = start_time(pid) else { bail!("{} ended at once; {}", daemon.name, tail(paths, &daemon.name)) };
-    let record = serde_json::to_string(&Running { pid, start, made_from })?;
+    let Some(start) = start_time(pid) else {
+        bail!(
+            "{} ended at once; {}",
+            daemon.name,
+            tail(paths, &daemon.name)
+        )
+    };
+    let record = serde_json::to_string(&Running {
+        pid,
+        start,
+        made_from,
+    })?;
     paths.write(format!("pids/{}", daemon.name), &record)?;
     Ok(())
 }
@@ -111,9 +123,18 @@ pub async fn start(paths: &Paths, daemon: &Daemon) -> Result<()> {
 /// A hash of everything that a program is started with.
 fn made_from(daemon: &Daemon) -> Result<String> {
     let mut hash = Sha256::new();
-    let meta = std::fs::metadata(&daemon.exe).with_context(|| format!("{} is not there", daemon.exe.display()))?;
-    hash.update(format!("{:?} {} {:?}", daemon.exe, meta.len(), meta.modified()?));
-    hash.update(format!("{:?} {:?} {:?}", daemon.args, daemon.files, daemon.env));
+    let meta = std::fs::metadata(&daemon.exe)
+        .with_context(|| format!("{} is not there", daemon.exe.display()))?;
+    hash.update(format!(
+        "{:?} {} {:?}",
+        daemon.exe,
+        meta.len(),
+        meta.modified()?
+    ));
+    hash.update(format!(
+        "{:?} {:?} {:?}",
+        daemon.args, daemon.files, daemon.env
+    ));
     Ok(crate::hex(&hash.finalize()))
 }
 
@@ -121,13 +142,17 @@ fn made_from(daemon: &Daemon) -> Result<String> {
 pub fn tail(paths: &Paths, name: &str) -> String {
     let log = paths.log(name);
     let text = std::fs::read(&log).unwrap_or_default();
-    format!("the end of {}:\n{}", log.display(), last_lines(&String::from_utf8_lossy(&text), 15))
+    format!(
+        "the end of {}:\n{}",
+        log.display(),
+        last_lines(&String::from_utf8_lossy(&text), 15)
+    )
 }
 
 /// An error if a program that should run has ended, with the end of its log.
 pub fn check(paths: &Paths, name: &str) -> Result<()> {
     if running(paths, name).is_none() {
-        bail!("{name} has ended; {}", tail(paths, name));
+        return Err(Ended(format!("{name} has ended; {}", tail(paths, name))).into());
     }
     Ok(())
 }
@@ -146,12 +171,23 @@ async fn end(running: Running, name: &str) -> Result<()> {
     let pid = Pid::from_raw(running.pid);
     let gone = || {
         let running = running.clone();
-        async move { if running.alive() { bail!("it still runs") } else { Ok(()) } }
+        async move {
+            if running.alive() {
+                bail!("it still runs")
+            } else {
+                Ok(())
+            }
+        }
     };
     let _ = kill(pid, Signal::SIGTERM);
     if wait_for(name, Duration::from_secs(5), gone).await.is_err() {
         let _ = kill(pid, Signal::SIGKILL);
-        wait_for(&format!("ending {name} (pid {pid})"), Duration::from_secs(10), gone).await?;
+        wait_for(
+            &format!("ending {name} (pid {pid})"),
+            Duration::from_secs(10),
+            gone,
+        )
+        .await?;
     }
     Ok(())
 }
@@ -160,14 +196,30 @@ async fn end(running: Running, name: &str) -> Result<()> {
 pub async fn kill_all(pids: &[i32], what: &str) -> Result<()> {
     let alive: Vec<_> = pids
         .iter()
-        .filter_map(|pid| Some(Running { pid: *pid, start: start_time(*pid)?, made_from: String::new() }))
+        .filter_map(|pid| {
+            Some(Running {
+                pid: *pid,
+                start: start_time(*pid)?,
+                made_from: String::new(),
+            })
+        })
         .collect();
     for one in &alive {
         let _ = kill(Pid::from_raw(one.pid), Signal::SIGKILL);
     }
     wait_for(&format!("ending {what}"), Duration::from_secs(20), || {
-        let left: Vec<_> = alive.iter().filter(|one| one.alive()).map(|one| one.pid).collect();
-        async move { if left.is_empty() { Ok(()) } else { bail!("{left:?} still run") } }
+        let left: Vec<_> = alive
+            .iter()
+            .filter(|one| one.alive())
+            .map(|one| one.pid)
+            .collect();
+        async move {
+            if left.is_empty() {
+                Ok(())
+            } else {
+                bail!("{left:?} still run")
+            }
+        }
     })
     .await
 }
@@ -180,8 +232,10 @@ pub fn marked(paths: &Paths) -> Vec<i32> {
         .into_iter()
         .filter(|pid| *pid != own && start_time(*pid).is_some())
         .filter(|pid| {
-            std::fs::read(format!("/proc/{pid}/environ"))
-                .is_ok_and(|env| env.split(|byte| *byte == 0).any(|pair| pair == mark.as_bytes()))
+            std::fs::read(format!("/proc/{pid}/environ")).is_ok_and(|env| {
+                env.split(|byte| *byte == 0)
+                    .any(|pair| pair == mark.as_bytes())
+            })
         })
         .collect()
 }
@@ -189,5 +243,7 @@ pub fn marked(paths: &Paths) -> Vec<i32> {
 /// Every process number of the machine.
 pub fn all_pids() -> Vec<i32> {
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+    entries
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .collect()
 }

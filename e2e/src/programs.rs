@@ -20,7 +20,11 @@ struct Module {
 }
 
 const MODULES: &[Module] = &[
-    Module { folder: "pause", pinned: None, programs: &[("pause", ".")] },
+    Module {
+        folder: "pause",
+        pinned: None,
+        programs: &[("pause", ".")],
+    },
     Module {
         folder: "etcd",
         pinned: Some("go.etcd.io/etcd/server/v3"),
@@ -32,14 +36,25 @@ const MODULES: &[Module] = &[
         programs: &[
             ("kube-apiserver", "k8s.io/kubernetes/cmd/kube-apiserver"),
             ("kubectl", "k8s.io/kubernetes/cmd/kubectl"),
-            ("kube-controller-manager", "k8s.io/kubernetes/cmd/kube-controller-manager"),
+            (
+                "kube-controller-manager",
+                "k8s.io/kubernetes/cmd/kube-controller-manager",
+            ),
             ("kube-scheduler", "k8s.io/kubernetes/cmd/kube-scheduler"),
             ("kubelet", "k8s.io/kubernetes/cmd/kubelet"),
             ("kube-proxy", "k8s.io/kubernetes/cmd/kube-proxy"),
         ],
     },
-    Module { folder: "coredns", pinned: Some("github.com/coredns/coredns"), programs: &[("coredns", ".")] },
-    Module { folder: "helm", pinned: Some("helm.sh/helm/v3"), programs: &[("helm", "helm.sh/helm/v3/cmd/helm")] },
+    Module {
+        folder: "coredns",
+        pinned: Some("github.com/coredns/coredns"),
+        programs: &[("coredns", ".")],
+    },
+    Module {
+        folder: "helm",
+        pinned: Some("helm.sh/helm/v3"),
+        programs: &[("helm", "helm.sh/helm/v3/cmd/helm")],
+    },
 ];
 
 /// Where a program is, or will be once it is built.
@@ -54,7 +69,10 @@ pub fn path(program: &str) -> Result<PathBuf> {
         .iter()
         .find(|module| module.programs.iter().any(|(name, _)| *name == program))
         .with_context(|| format!("no module builds {program}"))?;
-    Ok(program_cache().join(build_name(module)?).join("bin").join(program))
+    Ok(program_cache()
+        .join(build_name(module)?)
+        .join("bin")
+        .join(program))
 }
 
 /// Builds every program that is missing.
@@ -76,7 +94,11 @@ pub async fn build_missing() -> Result<()> {
         missing.len()
     ));
     for (module, program, package, path) in missing {
-        step(&format!("building {program}"), build(module, package, &path)).await?;
+        step(
+            &format!("building {program}"),
+            build(module, package, &path),
+        )
+        .await?;
     }
     Ok(())
 }
@@ -89,8 +111,25 @@ async fn build(module: &Module, package: &str, path: &Path) -> Result<()> {
     let part = path.with_extension("part");
     let part_name = part.display().to_string();
     let flags = link_flags(module)?;
-    let args = ["-n", "5", "go", "build", "-trimpath", "-ldflags", &flags, "-o", &part_name, package];
-    run_in(&root().join("e2e/kube").join(module.folder), &[("CGO_ENABLED", "0")], "nice", &args).await?;
+    let args = [
+        "-n",
+        "5",
+        "go",
+        "build",
+        "-trimpath",
+        "-ldflags",
+        &flags,
+        "-o",
+        &part_name,
+        package,
+    ];
+    run_in(
+        &root().join("e2e/kube").join(module.folder),
+        &[("CGO_ENABLED", "0")],
+        "nice",
+        &args,
+    )
+    .await?;
     std::fs::rename(&part, path)?;
     Ok(())
 }
@@ -110,14 +149,24 @@ fn build_name(module: &Module) -> Result<String> {
 
 /// The version that a module's go.mod requires.
 fn pinned_version(module: &Module) -> Result<Option<String>> {
-    let Some(pinned) = module.pinned else { return Ok(None) };
+    let Some(pinned) = module.pinned else {
+        return Ok(None);
+    };
     let file = root().join("e2e/kube").join(module.folder).join("go.mod");
-    let text = std::fs::read_to_string(&file).with_context(|| format!("reading {}", file.display()))?;
+    let text =
+        std::fs::read_to_string(&file).with_context(|| format!("reading {}", file.display()))?;
     let version = text.lines().find_map(|line| {
-        let mut words = line.trim().trim_start_matches("require ").split_whitespace();
-        (words.next() == Some(pinned)).then(|| words.next().map(str::to_owned)).flatten()
+        let mut words = line
+            .trim()
+            .trim_start_matches("require ")
+            .split_whitespace();
+        (words.next() == Some(pinned))
+            .then(|| words.next().map(str::to_owned))
+            .flatten()
     });
-    Ok(Some(version.with_context(|| format!("{} does not require {pinned}", file.display()))?))
+    Ok(Some(version.with_context(|| {
+        format!("{} does not require {pinned}", file.display())
+    })?))
 }
 
 /// The linker's flags; Kubernetes calls itself v0.0.0 without its version among them.
@@ -127,8 +176,15 @@ fn link_flags(module: &Module) -> Result<String> {
         let version = pinned_version(module)?.unwrap_or_default();
         let mut numbers = version.trim_start_matches('v').split('.');
         let (major, minor) = (numbers.next().unwrap_or("1"), numbers.next().unwrap_or("0"));
-        for package in ["k8s.io/component-base/version", "k8s.io/client-go/pkg/version"] {
-            for (name, value) in [("gitVersion", version.as_str()), ("gitMajor", major), ("gitMinor", minor)] {
+        for package in [
+            "k8s.io/component-base/version",
+            "k8s.io/client-go/pkg/version",
+        ] {
+            for (name, value) in [
+                ("gitVersion", version.as_str()),
+                ("gitMajor", major),
+                ("gitMinor", minor),
+            ] {
                 flags.push_str(&format!(" -X {package}.{name}={value}"));
             }
         }

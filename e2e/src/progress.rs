@@ -11,7 +11,10 @@ pub async fn step<T>(name: &str, work: impl Future<Output = Result<T>>) -> Resul
     let begun = Instant::now();
     let bar = std::io::stderr().is_terminal().then(|| spinner(name));
     tokio::pin!(work);
-    let mut beat = tokio::time::interval_at(tokio::time::Instant::now() + Duration::from_secs(2), Duration::from_secs(30));
+    let mut beat = tokio::time::interval_at(
+        tokio::time::Instant::now() + Duration::from_secs(2),
+        Duration::from_secs(30),
+    );
     let result = loop {
         tokio::select! {
             result = &mut work => break result,
@@ -50,8 +53,24 @@ pub fn note(text: &str) {
 /// A length of time for people.
 pub fn seconds(time: Duration) -> String {
     let s = time.as_secs_f64();
-    if s < 60.0 { format!("{s:.1} s") } else { format!("{} min {:02} s", time.as_secs() / 60, time.as_secs() % 60) }
+    if s < 60.0 {
+        format!("{s:.1} s")
+    } else {
+        format!("{} min {:02} s", time.as_secs() / 60, time.as_secs() % 60)
+    }
 }
+
+/// What is waited for cannot come any more.
+#[derive(Debug)]
+pub struct Ended(pub String);
+
+impl std::fmt::Display for Ended {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Ended {}
 
 /// Asks again and again until there is an answer, up to a limit.
 ///
@@ -63,12 +82,20 @@ where
     let begun = Instant::now();
     let mut pause = Duration::from_millis(50);
     loop {
-        let attempt = tokio::time::timeout(limit.saturating_sub(begun.elapsed()).max(Duration::from_secs(1)), ask());
+        let attempt = tokio::time::timeout(
+            limit
+                .saturating_sub(begun.elapsed())
+                .max(Duration::from_secs(1)),
+            ask(),
+        );
         let why = match attempt.await {
             Ok(Ok(value)) => return Ok(value),
             Ok(Err(why)) => why,
             Err(_) => anyhow::anyhow!("no answer"),
         };
+        if why.is::<Ended>() {
+            return Err(why.context(what.to_owned()));
+        }
         if begun.elapsed() >= limit {
             bail!("{what}: not within {}: {why:#}", seconds(limit));
         }

@@ -16,7 +16,11 @@ pub async fn run<S: AsRef<OsStr>>(program: impl AsRef<OsStr>, args: &[S]) -> Res
 }
 
 /// Runs a program with a text on its standard input.
-pub async fn run_with_input<S: AsRef<OsStr>>(program: impl AsRef<OsStr>, args: &[S], input: &str) -> Result<String> {
+pub async fn run_with_input<S: AsRef<OsStr>>(
+    program: impl AsRef<OsStr>,
+    args: &[S],
+    input: &str,
+) -> Result<String> {
     let mut command = Command::new(program);
     command.args(args);
     output(command, Some(input)).await
@@ -30,7 +34,10 @@ pub async fn run_in<S: AsRef<OsStr>>(
     args: &[S],
 ) -> Result<String> {
     let mut command = Command::new(program);
-    command.args(args).current_dir(folder).envs(env.iter().copied());
+    command
+        .args(args)
+        .current_dir(folder)
+        .envs(env.iter().copied());
     output(command, None).await
 }
 
@@ -38,19 +45,35 @@ pub async fn run_in<S: AsRef<OsStr>>(
 pub async fn output(mut command: Command, input: Option<&str>) -> Result<String> {
     let shown = shown(&command);
     command
-        .stdin(if input.is_some() { Stdio::piped() } else { Stdio::null() })
+        .stdin(if input.is_some() {
+            Stdio::piped()
+        } else {
+            Stdio::null()
+        })
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .kill_on_drop(true);
-    let mut child = command.spawn().with_context(|| format!("starting {shown}"))?;
+    let mut child = command
+        .spawn()
+        .with_context(|| format!("starting {shown}"))?;
     if let (Some(text), Some(mut stdin)) = (input, child.stdin.take()) {
-        stdin.write_all(text.as_bytes()).await.with_context(|| format!("writing to {shown}"))?;
+        stdin
+            .write_all(text.as_bytes())
+            .await
+            .with_context(|| format!("writing to {shown}"))?;
     }
-    let output = child.wait_with_output().await.with_context(|| format!("running {shown}"))?;
+    let output = child
+        .wait_with_output()
+        .await
+        .with_context(|| format!("running {shown}"))?;
     let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
     if !output.status.success() {
         let stderr = String::from_utf8_lossy(&output.stderr);
-        let said = if stderr.trim().is_empty() { stdout.as_str() } else { &stderr };
+        let said = if stderr.trim().is_empty() {
+            stdout.as_str()
+        } else {
+            &stderr
+        };
         bail!("{shown}: {}\n{}", output.status, last_lines(said, 30));
     }
     Ok(stdout)
@@ -62,12 +85,20 @@ fn shown(command: &Command) -> String {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     let line: Vec<_> = words.map(|word| word.to_string_lossy()).collect();
     let line = line.join(" ");
-    if line.chars().count() > 200 { format!("{}…", line.chars().take(200).collect::<String>()) } else { line }
+    if line.chars().count() > 200 {
+        format!("{}…", line.chars().take(200).collect::<String>())
+    } else {
+        line
+    }
 }
 
 /// The last lines of a text, indented.
 pub fn last_lines(text: &str, count: usize) -> String {
     let lines: Vec<_> = text.trim_end().lines().collect();
     let from = lines.len().saturating_sub(count);
-    lines[from..].iter().map(|line| format!("    {line}")).collect::<Vec<_>>().join("\n")
+    lines[from..]
+        .iter()
+        .map(|line| format!("    {line}"))
+        .collect::<Vec<_>>()
+        .join("\n")
 }

@@ -44,8 +44,6 @@ pub struct Answer {
     pub status: u16,
     /// Whether it is a stored receipt.
     pub replayed: bool,
-    /// Revision that it reflects.
-    pub revision: u64,
     /// The body.
     pub body: Value,
 }
@@ -66,8 +64,16 @@ impl Caller {
 
     /// The same over a given HTTP client.
     pub async fn with(flower: &Flower, http: HttpClient) -> Result<Self> {
-        let base = format!("http://{}:{}", flower.service().await?, flower_api::ports::CLIENT);
-        Ok(Self { base, token: flower.token("client").await?, http })
+        let base = format!(
+            "http://{}:{}",
+            flower.service().await?,
+            flower_api::ports::CLIENT
+        );
+        Ok(Self {
+            base,
+            token: flower.token("client").await?,
+            http,
+        })
     }
 
     /// Sends one request once.
@@ -80,26 +86,51 @@ impl Caller {
         }
         let request = request.body(Full::new(Bytes::from(args.to_string())))?;
         let response = self.http.request(request).await?;
-        let text = |name: &str| response.headers().get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
-        let (replayed, revision) = (text(header::REPLAYED) == "true", text(header::REVISION).parse().unwrap_or(0));
+        let text = |name: &str| {
+            response
+                .headers()
+                .get(name)
+                .and_then(|value| value.to_str().ok())
+                .unwrap_or_default()
+        };
+        let replayed = text(header::REPLAYED) == "true";
         let status = response.status().as_u16();
         let bytes = response.into_body().collect().await?.to_bytes();
-        let body = if bytes.is_empty() { Value::Null } else { serde_json::from_slice(&bytes).context("the body is not JSON")? };
-        Ok(Answer { status, replayed, revision, body })
+        let body = if bytes.is_empty() {
+            Value::Null
+        } else {
+            serde_json::from_slice(&bytes).context("the body is not JSON")?
+        };
+        Ok(Answer {
+            status,
+            replayed,
+            body,
+        })
     }
 
     /// Sends one mutation once, within the limit of a try.
     pub async fn mutate(&self, name: &str, key: &str, args: &Value) -> Result<Answer> {
         let path = format!("/v1/p/_/m/{name}");
-        tokio::time::timeout(TRY, self.send(&path, &[(header::IDEMPOTENCY_KEY, key)], args)).await.context("no answer")?
+        tokio::time::timeout(
+            TRY,
+            self.send(&path, &[(header::IDEMPOTENCY_KEY, key)], args),
+        )
+        .await
+        .context("no answer")?
     }
 
     /// Runs one query; anything but success is an error.
     pub async fn query(&self, name: &str, class: &str, args: &Value) -> Result<Value> {
         let path = format!("/v1/p/_/q/{name}");
-        let answer =
-            tokio::time::timeout(TRY, self.send(&path, &[(header::READ, class)], args)).await.context("no answer")??;
-        ensure!(answer.status == 200, "{name}: {}: {}", answer.status, answer.body);
+        let answer = tokio::time::timeout(TRY, self.send(&path, &[(header::READ, class)], args))
+            .await
+            .context("no answer")??;
+        ensure!(
+            answer.status == 200,
+            "{name}: {}: {}",
+            answer.status,
+            answer.body
+        );
         Ok(answer.body)
     }
 
@@ -149,7 +180,11 @@ impl Workload {
                     let (call, key) = write(&caller, client, seq).await;
                     in_flight.fetch_sub(1, Ordering::Relaxed);
                     let again = call.acknowledged.is_some() && seq % 8 == 0;
-                    let replay = if again { Some(replay(&caller, &call, &key).await) } else { None };
+                    let replay = if again {
+                        Some(replay(&caller, &call, &key).await)
+                    } else {
+                        None
+                    };
                     let mut shared = shared.lock().await;
                     shared.calls.push(call);
                     match replay {
@@ -172,7 +207,13 @@ impl Workload {
 
     /// Mutations acknowledged so far.
     pub async fn acknowledged(&self) -> usize {
-        self.shared.lock().await.calls.iter().filter(|call| call.acknowledged.is_some()).count()
+        self.shared
+            .lock()
+            .await
+            .calls
+            .iter()
+            .filter(|call| call.acknowledged.is_some())
+            .count()
     }
 
     /// Waits until writes are acknowledged again after now.
@@ -180,7 +221,12 @@ impl Workload {
         let now = Instant::now();
         crate::progress::wait_for("writes are acknowledged again", limit, || async {
             let shared = self.shared.lock().await;
-            let since = shared.calls.iter().rev().take(self.clients * 4).any(|call| call.acknowledged.is_some_and(|at| at > now));
+            let since = shared
+                .calls
+                .iter()
+                .rev()
+                .take(self.clients * 4)
+                .any(|call| call.acknowledged.is_some_and(|at| at > now));
             ensure!(since, "none yet");
             Ok(())
         })
@@ -194,23 +240,37 @@ impl Workload {
             done?;
         }
         let shared = std::mem::take(&mut *self.shared.lock().await);
-        ensure!(shared.wrong.is_empty(), "{} wrong replays, the first: {}", shared.wrong.len(), shared.wrong[0]);
+        ensure!(
+            shared.wrong.is_empty(),
+            "{} wrong replays, the first: {}",
+            shared.wrong.len(),
+            shared.wrong[0]
+        );
         let mut stored: BTreeMap<(usize, usize), Vec<Value>> = BTreeMap::new();
         for client in 0..self.clients {
             let mut after = 0;
             loop {
-                let page = self.caller.query_patiently("page", "fresh", &json!({"client": client, "after": after})).await?;
+                let page = self
+                    .caller
+                    .query_patiently("page", "fresh", &json!({"client": client, "after": after}))
+                    .await?;
                 let rows = page.as_array().context("page returned no list")?;
                 for row in rows {
                     after = row["seq"].as_u64().context("a row without seq")?;
-                    stored.entry((client, usize::try_from(after)?)).or_default().push(row["id"].clone());
+                    stored
+                        .entry((client, usize::try_from(after)?))
+                        .or_default()
+                        .push(row["id"].clone());
                 }
                 if rows.is_empty() {
                     break;
                 }
             }
         }
-        let history = History { calls: shared.calls, replays: shared.replays };
+        let history = History {
+            calls: shared.calls,
+            replays: shared.replays,
+        };
         history.check(&stored)?;
         Ok(history)
     }
@@ -221,8 +281,14 @@ async fn write(caller: &Caller, client: usize, seq: usize) -> (Call, String) {
     let key = uuid::Uuid::now_v7().to_string();
     let args = json!({"client": client, "seq": seq, "note": format!("{client}/{seq}")});
     let begun = Instant::now();
-    let mut call =
-        Call { client, seq, acknowledged: None, result: Value::Null, tries: 0, refusal: String::new() };
+    let mut call = Call {
+        client,
+        seq,
+        acknowledged: None,
+        result: Value::Null,
+        tries: 0,
+        refusal: String::new(),
+    };
     while begun.elapsed() < PATIENCE {
         call.tries += 1;
         match caller.mutate("add", &key, &args).await {
@@ -248,8 +314,20 @@ async fn replay(caller: &Caller, call: &Call, key: &str) -> Result<()> {
         Ok(answer)
     })
     .await?;
-    ensure!(answer.replayed, "{}/{} with the same key was not a replay", call.client, call.seq);
-    ensure!(answer.body == call.result, "{}/{}: the replay says {}, the first said {}", call.client, call.seq, answer.body, call.result);
+    ensure!(
+        answer.replayed,
+        "{}/{} with the same key was not a replay",
+        call.client,
+        call.seq
+    );
+    ensure!(
+        answer.body == call.result,
+        "{}/{}: the replay says {}, the first said {}",
+        call.client,
+        call.seq,
+        answer.body,
+        call.result
+    );
     Ok(())
 }
 
@@ -264,7 +342,10 @@ pub struct History {
 impl History {
     /// How many were acknowledged.
     pub fn acknowledged(&self) -> usize {
-        self.calls.iter().filter(|call| call.acknowledged.is_some()).count()
+        self.calls
+            .iter()
+            .filter(|call| call.acknowledged.is_some())
+            .count()
     }
 
     /// How many needed more than one try.
@@ -274,26 +355,44 @@ impl History {
 
     /// The longest time without any acknowledgement.
     pub fn longest_gap(&self) -> Duration {
-        let mut times: Vec<_> = self.calls.iter().filter_map(|call| call.acknowledged).collect();
+        let mut times: Vec<_> = self
+            .calls
+            .iter()
+            .filter_map(|call| call.acknowledged)
+            .collect();
         times.sort_unstable();
-        times.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap_or_default()
+        times
+            .windows(2)
+            .map(|pair| pair[1] - pair[0])
+            .max()
+            .unwrap_or_default()
     }
 
     /// Acknowledged: exactly once, with the id that was said. Otherwise: at most once.
     fn check(&self, stored: &BTreeMap<(usize, usize), Vec<Value>>) -> Result<()> {
         for call in &self.calls {
-            let rows = stored.get(&(call.client, call.seq)).map_or(&[] as &[Value], Vec::as_slice);
+            let rows = stored
+                .get(&(call.client, call.seq))
+                .map_or(&[] as &[Value], Vec::as_slice);
             let name = format!("{}/{}", call.client, call.seq);
             match (call.acknowledged.is_some(), rows) {
                 (true, [id]) if *id == call.result => {}
-                (true, [id]) => bail!("{name} was acknowledged as {} and is stored as {id}", call.result),
+                (true, [id]) => bail!(
+                    "{name} was acknowledged as {} and is stored as {id}",
+                    call.result
+                ),
                 (true, []) => bail!("{name} was acknowledged and is lost"),
                 (false, [] | [_]) => {}
                 (_, many) => bail!("{name} is stored {} times", many.len()),
             }
         }
         if let Some(call) = self.calls.iter().find(|call| call.acknowledged.is_none()) {
-            bail!("{}/{} was never acknowledged: {}", call.client, call.seq, call.refusal);
+            bail!(
+                "{}/{} was never acknowledged: {}",
+                call.client,
+                call.seq,
+                call.refusal
+            );
         }
         Ok(())
     }

@@ -26,7 +26,10 @@ pub async fn up(paths: &Paths) -> Result<()> {
         exe: copy,
         args: vec!["agent".to_owned()],
         files: Vec::new(),
-        env: vec![("FLOWER_E2E_STATE".to_owned(), paths.state().display().to_string())],
+        env: vec![(
+            "FLOWER_E2E_STATE".to_owned(),
+            paths.state().display().to_string(),
+        )],
     };
     start(paths, &daemon).await
 }
@@ -44,7 +47,10 @@ pub async fn run(paths: &Paths) -> Result<()> {
     let mut volumes = volumes::Volumes::new(client.clone(), paths.clone());
     let mut monitors = monitors::Monitors::new(client, paths.clone());
     loop {
-        for (what, result) in [("volumes", volumes.pass().await), ("monitors", monitors.pass().await)] {
+        for (what, result) in [
+            ("volumes", volumes.pass().await),
+            ("monitors", monitors.pass().await),
+        ] {
             if let Err(error) = result {
                 eprintln!("{} {what}: {error:#}", jiff::Timestamp::now());
             }

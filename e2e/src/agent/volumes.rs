@@ -31,7 +31,11 @@ pub struct Volumes {
 impl Volumes {
     /// Over a client and the state folder.
     pub fn new(client: Client, paths: Paths) -> Self {
-        Self { client, paths, refused: BTreeSet::new() }
+        Self {
+            client,
+            paths,
+            refused: BTreeSet::new(),
+        }
     }
 
     /// Makes what is claimed, mounts what is not, removes what is released.
@@ -40,9 +44,16 @@ impl Volumes {
         let claims: Api<PersistentVolumeClaim> = Api::all(self.client.clone());
         let cached = ListParams::default().match_any();
         let volumes_now = volumes.list(&cached).await?;
-        for volume in volumes_now.items.iter().filter(|volume| provisioned_by_us(volume)) {
+        for volume in volumes_now
+            .items
+            .iter()
+            .filter(|volume| provisioned_by_us(volume))
+        {
             let name = volume.name_any();
-            let phase = volume.status.as_ref().and_then(|status| status.phase.as_deref());
+            let phase = volume
+                .status
+                .as_ref()
+                .and_then(|status| status.phase.as_deref());
             if volume.metadata.deletion_timestamp.is_none() && phase == Some("Released") {
                 self.remove(&name).await?;
                 volumes.delete(&name, &DeleteParams::default()).await?;
@@ -62,15 +73,29 @@ impl Volumes {
     }
 
     /// Makes the volume of a claim.
-    async fn make(&self, volumes: &Api<PersistentVolume>, claim: &PersistentVolumeClaim, node: &str) -> Result<()> {
+    async fn make(
+        &self,
+        volumes: &Api<PersistentVolume>,
+        claim: &PersistentVolumeClaim,
+        node: &str,
+    ) -> Result<()> {
         let name = format!("pvc-{}", claim.uid().context("a claim without uid")?);
         if volumes.get_opt(&name).await?.is_some() {
             return Ok(());
         }
-        let requests = claim.spec.as_ref().and_then(|spec| spec.resources.as_ref()?.requests.as_ref());
-        let asked = &requests.and_then(|requests| requests.get("storage")).context("no size is asked")?.0;
+        let requests = claim
+            .spec
+            .as_ref()
+            .and_then(|spec| spec.resources.as_ref()?.requests.as_ref());
+        let asked = &requests
+            .and_then(|requests| requests.get("storage"))
+            .context("no size is asked")?
+            .0;
         let bytes = bytes(asked)?;
-        ensure!(bytes >= LEAST, "{asked} is less than the smallest volume, 300Mi");
+        ensure!(
+            bytes >= LEAST,
+            "{asked} is less than the smallest volume, 300Mi"
+        );
         let image = self.image(&name)?;
         if !image.exists() {
             let part = image.with_extension("part");
@@ -115,9 +140,16 @@ impl Volumes {
             let image = self.image(name)?.display().to_string();
             let device = match loop_device(&image).await? {
                 Some(device) => device,
-                None => run("losetup", &["--find", "--show", &image]).await?.trim().to_owned(),
+                None => run("losetup", &["--find", "--show", &image])
+                    .await?
+                    .trim()
+                    .to_owned(),
             };
-            run("mount", &["-t", "xfs", &device, &folder.display().to_string()]).await?;
+            run(
+                "mount",
+                &["-t", "xfs", &device, &folder.display().to_string()],
+            )
+            .await?;
         }
         Ok(folder)
     }
@@ -133,7 +165,11 @@ impl Volumes {
             run("losetup", &["-d", &device]).await?;
         }
         for path in [&image, &folder] {
-            let gone = if path.is_dir() { std::fs::remove_dir(path) } else { std::fs::remove_file(path) };
+            let gone = if path.is_dir() {
+                std::fs::remove_dir(path)
+            } else {
+                std::fs::remove_file(path)
+            };
             if let Err(error) = gone
                 && error.kind() != std::io::ErrorKind::NotFound
             {
@@ -145,11 +181,17 @@ impl Volumes {
 
     /// Tells the owner of a claim why it is not served.
     async fn refuse(&mut self, claim: &PersistentVolumeClaim, why: &str) -> Result<()> {
-        let (Some(namespace), Some(uid)) = (claim.namespace(), claim.uid()) else { return Ok(()) };
+        let (Some(namespace), Some(uid)) = (claim.namespace(), claim.uid()) else {
+            return Ok(());
+        };
         if !self.refused.insert(format!("{uid} {why}")) {
             return Ok(());
         }
-        println!("{} {namespace}/{}: {why}", jiff::Timestamp::now(), claim.name_any());
+        println!(
+            "{} {namespace}/{}: {why}",
+            jiff::Timestamp::now(),
+            claim.name_any()
+        );
         let now = jiff::Timestamp::now().to_string();
         let event: Event = serde_json::from_value(json!({
             "metadata": {"generateName": format!("{}-", claim.name_any()), "namespace": namespace},
@@ -168,13 +210,18 @@ impl Volumes {
             "lastTimestamp": now,
             "count": 1,
         }))?;
-        Api::<Event>::namespaced(self.client.clone(), &namespace).create(&PostParams::default(), &event).await?;
+        Api::<Event>::namespaced(self.client.clone(), &namespace)
+            .create(&PostParams::default(), &event)
+            .await?;
         Ok(())
     }
 }
 
 fn provisioned_by_us(volume: &PersistentVolume) -> bool {
-    volume.annotations().get("pv.kubernetes.io/provisioned-by").is_some_and(|by| by == PROVISIONER)
+    volume
+        .annotations()
+        .get("pv.kubernetes.io/provisioned-by")
+        .is_some_and(|by| by == PROVISIONER)
 }
 
 /// The node that a claim of our class waits for a volume on.
@@ -190,18 +237,26 @@ fn waiting(claim: &PersistentVolumeClaim) -> Option<&str> {
 fn is_mounted(folder: &Path) -> Result<bool> {
     let mounts = std::fs::read_to_string("/proc/self/mounts")?;
     let folder = folder.to_string_lossy();
-    Ok(mounts.lines().any(|line| line.split(' ').nth(1) == Some(&folder)))
+    Ok(mounts
+        .lines()
+        .any(|line| line.split(' ').nth(1) == Some(&folder)))
 }
 
 /// The loop device that shows a file, if there is one.
 async fn loop_device(image: &str) -> Result<Option<String>> {
     let listed = run("losetup", &["-j", image]).await?;
-    Ok(listed.split(':').next().filter(|device| !device.is_empty()).map(str::to_owned))
+    Ok(listed
+        .split(':')
+        .next()
+        .filter(|device| !device.is_empty())
+        .map(str::to_owned))
 }
 
 /// A Kubernetes quantity in bytes.
 fn bytes(quantity: &str) -> Result<u64> {
-    let split = quantity.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(quantity.len());
+    let split = quantity
+        .find(|c: char| !c.is_ascii_digit() && c != '.')
+        .unwrap_or(quantity.len());
     let (number, unit) = quantity.split_at(split);
     let factor: u64 = match unit {
         "" => 1,
@@ -216,11 +271,19 @@ fn bytes(quantity: &str) -> Result<u64> {
         _ => bail!("{quantity}: the unit {unit} is not known here"),
     };
     if let Ok(whole) = number.parse::<u64>() {
-        return whole.checked_mul(factor).with_context(|| format!("{quantity} is too large"));
+        return whole
+            .checked_mul(factor)
+            .with_context(|| format!("{quantity} is too large"));
     }
-    let part: f64 = number.parse().with_context(|| format!("{quantity} is not a size"))?;
+    let part: f64 = number
+        .parse()
+        .with_context(|| format!("{quantity} is not a size"))?;
     // Fractions are of sizes far below 2^52.
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss)]
+    #[allow(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        clippy::cast_precision_loss
+    )]
     Ok((part * factor as f64) as u64)
 }
 

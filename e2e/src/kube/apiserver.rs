@@ -7,8 +7,8 @@ use anyhow::Result;
 use crate::net::{API_PORT, ETCD_PORT, GATEWAY, SERVICES};
 use crate::paths::Paths;
 use crate::process::{Daemon, check, start};
-use crate::progress::wait_for;
 use crate::programs;
+use crate::progress::wait_for;
 use crate::run::run;
 
 /// Service accounts at Metadata level; nobody else. The RBAC test reads this.
@@ -44,9 +44,15 @@ pub async fn up(paths: &Paths) -> Result<()> {
         format!("--kubelet-client-certificate={}", pki("kubelet-client.crt")),
         format!("--kubelet-client-key={}", pki("kubelet-client.key")),
         "--service-account-issuer=https://kubernetes.default.svc.cluster.local".to_owned(),
-        format!("--service-account-key-file={}", pki("service-accounts.key")),
-        format!("--service-account-signing-key-file={}", pki("service-accounts.key")),
-        format!("--audit-policy-file={}", audit.join("policy.yaml").display()),
+        format!("--service-account-key-file={}", pki("service-accounts.pub")),
+        format!(
+            "--service-account-signing-key-file={}",
+            pki("service-accounts.key")
+        ),
+        format!(
+            "--audit-policy-file={}",
+            audit.join("policy.yaml").display()
+        ),
         format!("--audit-log-path={}", audit.join("audit.log").display()),
         "--audit-log-maxsize=500".to_owned(),
         "--profiling=false".to_owned(),
@@ -65,10 +71,19 @@ pub async fn up(paths: &Paths) -> Result<()> {
 pub async fn ready(paths: &Paths) -> Result<()> {
     let kubectl = programs::path("kubectl")?;
     let config = format!("--kubeconfig={}", paths.kubeconfig("admin").display());
-    wait_for("the API server answers", Duration::from_secs(90), || async {
-        check(paths, "etcd")?;
-        check(paths, "kube-apiserver")?;
-        run(&kubectl, &[&config, "get", "--raw", "/readyz", "--request-timeout=2s"]).await.map(drop)
-    })
+    wait_for(
+        "the API server answers",
+        Duration::from_secs(90),
+        || async {
+            check(paths, "etcd")?;
+            check(paths, "kube-apiserver")?;
+            run(
+                &kubectl,
+                &[&config, "get", "--raw", "/readyz", "--request-timeout=2s"],
+            )
+            .await
+            .map(drop)
+        },
+    )
     .await
 }

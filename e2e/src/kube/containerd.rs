@@ -18,7 +18,9 @@ pub const PAUSE_IMAGE: &str = "flowerdb.dev/e2e-pause:1";
 
 /// Its socket.
 pub fn socket(paths: &Paths, node: Node) -> PathBuf {
-    paths.state().join(format!("nodes/{}/containerd.sock", node.name()))
+    paths
+        .state()
+        .join(format!("nodes/{}/containerd.sock", node.name()))
 }
 
 /// Starts it.
@@ -65,10 +67,16 @@ Root = "{folder}/runc"
     let daemon = Daemon {
         name: format!("containerd-{name}"),
         exe: "/usr/bin/containerd".into(),
-        args: vec!["--config".to_owned(), folder.join("containerd.toml").display().to_string()],
+        args: vec![
+            "--config".to_owned(),
+            folder.join("containerd.toml").display().to_string(),
+        ],
         files: vec![
             (format!("nodes/{name}/containerd.toml"), config),
-            (format!("nodes/{name}/cni/10-flower.conflist"), serde_json::to_string_pretty(&network(&folder, node))?),
+            (
+                format!("nodes/{name}/cni/10-flower.conflist"),
+                serde_json::to_string_pretty(&network(&folder, node))?,
+            ),
         ],
         env: Vec::new(),
     };
@@ -106,29 +114,54 @@ fn network(folder: &Path, node: Node) -> serde_json::Value {
 
 /// Waits until it answers.
 pub async fn ready(paths: &Paths, node: Node) -> Result<()> {
-    wait_for(&format!("containerd of {} answers", node.name()), Duration::from_secs(30), || async {
-        check(paths, &format!("containerd-{}", node.name()))?;
-        ctr(paths, node, &["version"]).await.map(drop)
-    })
+    wait_for(
+        &format!("containerd of {} answers", node.name()),
+        Duration::from_secs(30),
+        || async {
+            check(paths, &format!("containerd-{}", node.name()))?;
+            ctr(paths, node, &["version"]).await.map(drop)
+        },
+    )
     .await
 }
 
 /// Runs `ctr` against a node's images and containers.
 pub async fn ctr(paths: &Paths, node: Node, args: &[&str]) -> Result<String> {
     let socket = socket(paths, node).display().to_string();
-    run("ctr", &[&["--address", &socket, "--namespace", "k8s.io", "--timeout", "60s"], args].concat()).await
+    run(
+        "ctr",
+        &[
+            &[
+                "--address",
+                &socket,
+                "--namespace",
+                "k8s.io",
+                "--timeout",
+                "60s",
+            ],
+            args,
+        ]
+        .concat(),
+    )
+    .await
 }
 
 /// Brings an image archive into a node; an unchanged one is skipped. Returns whether it was brought in.
 pub async fn import(paths: &Paths, node: Node, archive: &Path) -> Result<bool> {
-    let content = std::fs::read(archive).with_context(|| format!("reading {}", archive.display()))?;
+    let content =
+        std::fs::read(archive).with_context(|| format!("reading {}", archive.display()))?;
     let digest = crate::hex(&Sha256::digest(&content));
     let name = archive.file_name().unwrap_or_default().to_string_lossy();
     let mark = paths.at(format!("nodes/{}/imported/{name}", node.name()))?;
     if std::fs::read_to_string(&mark).is_ok_and(|known| known == digest) {
         return Ok(false);
     }
-    ctr(paths, node, &["images", "import", &archive.display().to_string()]).await?;
+    ctr(
+        paths,
+        node,
+        &["images", "import", &archive.display().to_string()],
+    )
+    .await?;
     std::fs::write(&mark, digest)?;
     Ok(true)
 }

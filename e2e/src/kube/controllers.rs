@@ -18,7 +18,10 @@ pub async fn up(paths: &Paths) -> Result<()> {
         "--leader-elect=false".to_owned(),
         "--use-service-account-credentials=true".to_owned(),
         format!("--root-ca-file={}", pki("ca.crt")),
-        format!("--service-account-private-key-file={}", pki("service-accounts.key")),
+        format!(
+            "--service-account-private-key-file={}",
+            pki("service-accounts.key")
+        ),
         format!("--cluster-signing-cert-file={}", pki("ca.crt")),
         format!("--cluster-signing-key-file={}", pki("ca.key")),
         "--bind-address=127.0.0.1".to_owned(),
@@ -41,5 +44,11 @@ pub async fn up(paths: &Paths) -> Result<()> {
 }
 
 fn daemon(name: &str, args: Vec<String>) -> Result<Daemon> {
-    Ok(Daemon { name: name.to_owned(), exe: programs::path(name)?, args, files: Vec::new(), env: Vec::new() })
+    Ok(Daemon {
+        name: name.to_owned(),
+        exe: programs::path(name)?,
+        args,
+        files: Vec::new(),
+        env: Vec::new(),
+    })
 }

@@ -20,7 +20,10 @@ pub async fn up(paths: &Paths) -> Result<()> {
     let daemon = Daemon {
         name: "coredns".to_owned(),
         exe: programs::path("coredns")?,
-        args: vec!["-conf".to_owned(), paths.at("Corefile")?.display().to_string()],
+        args: vec![
+            "-conf".to_owned(),
+            paths.at("Corefile")?.display().to_string(),
+        ],
         files: vec![("Corefile".to_owned(), corefile)],
         env: Vec::new(),
     };
@@ -31,7 +34,9 @@ pub async fn up(paths: &Paths) -> Result<()> {
 pub async fn ready(paths: &Paths) -> Result<()> {
     wait_for("DNS answers", Duration::from_secs(60), || async {
         check(paths, "coredns")?;
-        crate::http::get(&format!("http://127.0.0.1:{DNS_READY_PORT}/ready")).await.map(drop)
+        crate::http::get(&format!("http://127.0.0.1:{DNS_READY_PORT}/ready"))
+            .await
+            .map(drop)
     })
     .await
 }

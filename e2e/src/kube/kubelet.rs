@@ -73,7 +73,10 @@ pub async fn up(paths: &Paths, node: Node) -> Result<()> {
             format!("--hostname-override={name}"),
             format!("--node-ip={GATEWAY}"),
         ],
-        files: vec![(format!("nodes/{name}/kubelet.json"), serde_json::to_string_pretty(&config)?)],
+        files: vec![(
+            format!("nodes/{name}/kubelet.json"),
+            serde_json::to_string_pretty(&config)?,
+        )],
         env: Vec::new(),
     };
     start(paths, &daemon).await
@@ -88,14 +91,18 @@ fn cgroup(node: Node) -> Result<()> {
         // A new cpuset is empty, and nothing may run in an empty one.
         for (above, below) in [(&root, &parent), (&parent, &folder)] {
             for file in ["cpuset.cpus", "cpuset.mems"] {
-                let ours = std::fs::read_to_string(below.join(file)).unwrap_or_else(|_| "-".to_owned());
+                let ours =
+                    std::fs::read_to_string(below.join(file)).unwrap_or_else(|_| "-".to_owned());
                 if ours.trim().is_empty() {
                     std::fs::write(below.join(file), std::fs::read_to_string(above.join(file))?)?;
                 }
             }
             // In the unified hierarchy a controller is there once the group above hands it down.
             if let Ok(controllers) = std::fs::read_to_string(above.join("cgroup.controllers")) {
-                let all: Vec<_> = controllers.split_whitespace().map(|name| format!("+{name}")).collect();
+                let all: Vec<_> = controllers
+                    .split_whitespace()
+                    .map(|name| format!("+{name}"))
+                    .collect();
                 std::fs::write(above.join("cgroup.subtree_control"), all.join(" "))?;
             }
         }
@@ -112,9 +119,21 @@ pub async fn ready(paths: &Paths) -> Result<()> {
         for node in Node::ALL {
             check(paths, &format!("kubelet-{}", node.name()))?;
         }
-        let seen = run(&kubectl, &[&config, "get", "nodes", "-o", path, "--request-timeout=5s"]).await?;
-        let ready = Node::ALL.iter().filter(|node| seen.contains(&format!("{}=True", node.name()))).count();
-        ensure!(ready == Node::ALL.len(), "{ready} of {} are: {}", Node::ALL.len(), seen.trim().replace('\n', ", "));
+        let seen = run(
+            &kubectl,
+            &[&config, "get", "nodes", "-o", path, "--request-timeout=5s"],
+        )
+        .await?;
+        let ready = Node::ALL
+            .iter()
+            .filter(|node| seen.contains(&format!("{}=True", node.name())))
+            .count();
+        ensure!(
+            ready == Node::ALL.len(),
+            "{ready} of {} are: {}",
+            Node::ALL.len(),
+            seen.trim().replace('\n', ", ")
+        );
         Ok(())
     })
     .await

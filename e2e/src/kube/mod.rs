@@ -47,7 +47,11 @@ pub async fn up(paths: &Paths) -> Result<()> {
         Ok(())
     })
     .await?;
-    step("base objects", kubectl_apply(paths, include_str!("../../manifests/base.yaml"))).await?;
+    step(
+        "base objects",
+        kubectl_apply(paths, include_str!("../../manifests/base.yaml")),
+    )
+    .await?;
     step("three nodes", async {
         for node in Node::ALL {
             kubelet::up(paths, node).await?;
@@ -67,20 +71,37 @@ pub async fn up(paths: &Paths) -> Result<()> {
 /// Runs kubectl as the administrator.
 pub async fn kubectl(paths: &Paths, args: &[&str]) -> Result<String> {
     let config = format!("--kubeconfig={}", paths.kubeconfig("admin").display());
-    run(programs::path("kubectl")?, &[&[config.as_str()], args].concat()).await
+    run(
+        programs::path("kubectl")?,
+        &[&[config.as_str()], args].concat(),
+    )
+    .await
 }
 
 /// Applies a manifest.
 pub async fn kubectl_apply(paths: &Paths, manifest: &str) -> Result<()> {
     let config = format!("--kubeconfig={}", paths.kubeconfig("admin").display());
-    let args = [config.as_str(), "apply", "--server-side", "--force-conflicts", "--field-manager=flower-e2e", "-f", "-"];
-    run_with_input(programs::path("kubectl")?, &args, manifest).await.map(drop)
+    let args = [
+        config.as_str(),
+        "apply",
+        "--server-side",
+        "--force-conflicts",
+        "--field-manager=flower-e2e",
+        "-f",
+        "-",
+    ];
+    run_with_input(programs::path("kubectl")?, &args, manifest)
+        .await
+        .map(drop)
 }
 
 /// A client of the cluster's API, as the administrator.
 pub async fn client(paths: &Paths) -> Result<kube::Client> {
     let file = paths.kubeconfig("admin");
-    ensure!(file.exists(), "there is no cluster; `cargo e2e up` makes one");
+    ensure!(
+        file.exists(),
+        "there is no cluster; `cargo e2e up` makes one"
+    );
     let kubeconfig = kube::config::Kubeconfig::read_from(&file)?;
     let options = kube::config::KubeConfigOptions::default();
     let config = kube::Config::from_custom_kubeconfig(kubeconfig, &options).await?;

@@ -28,11 +28,19 @@ pub async fn up(paths: &Paths) -> Result<()> {
     }
     let addresses = run("ip", &["-4", "addr", "show", BRIDGE]).await?;
     if !addresses.contains(GATEWAY) {
-        run("ip", &["addr", "add", &format!("{GATEWAY}/16"), "dev", BRIDGE]).await?;
+        run(
+            "ip",
+            &["addr", "add", &format!("{GATEWAY}/16"), "dev", BRIDGE],
+        )
+        .await?;
     }
     run("ip", &["link", "set", BRIDGE, "up"]).await?;
     // A Service address that nobody has programmed yet answers nothing instead of leaving the machine.
-    run("ip", &["route", "replace", SERVICES, "dev", BRIDGE, "src", GATEWAY]).await?;
+    run(
+        "ip",
+        &["route", "replace", SERVICES, "dev", BRIDGE, "src", GATEWAY],
+    )
+    .await?;
     if run("iptables", &["-w", "-n", "-L", CHAIN]).await.is_err() {
         run("iptables", &["-w", "-N", CHAIN]).await?;
     }
@@ -53,11 +61,15 @@ pub async fn up(paths: &Paths) -> Result<()> {
 fn settings(paths: &Paths) -> Result<()> {
     let bridge_filter = std::path::Path::new("/proc/sys/net/bridge");
     if !bridge_filter.exists() {
-        let _ = std::process::Command::new("modprobe").arg("br_netfilter").status();
+        let _ = std::process::Command::new("modprobe")
+            .arg("br_netfilter")
+            .status();
     }
     let kept = paths.at("settings-before.json")?;
-    let mut before: BTreeMap<String, String> =
-        std::fs::read_to_string(&kept).ok().and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default();
+    let mut before: BTreeMap<String, String> = std::fs::read_to_string(&kept)
+        .ok()
+        .and_then(|text| serde_json::from_str(&text).ok())
+        .unwrap_or_default();
     for (setting, least) in SETTINGS {
         let file = format!("/proc/sys/{setting}");
         let value = std::fs::read_to_string(&file).with_context(|| format!("reading {file}"))?;
@@ -65,7 +77,9 @@ fn settings(paths: &Paths) -> Result<()> {
         if value.parse::<u64>().is_ok_and(|value| value >= *least) {
             continue;
         }
-        before.entry((*setting).to_owned()).or_insert_with(|| value.to_owned());
+        before
+            .entry((*setting).to_owned())
+            .or_insert_with(|| value.to_owned());
         paths.write("settings-before.json", &serde_json::to_string(&before)?)?;
         std::fs::write(&file, least.to_string()).with_context(|| format!("writing {file}"))?;
     }
@@ -81,11 +95,17 @@ pub async fn down(paths: &Paths) -> Result<()> {
         run("ip", &["link", "delete", BRIDGE]).await?;
     }
     // The kernel takes the pods' links away shortly after their namespaces.
-    wait_for("removing the pods' links", Duration::from_secs(15), || async {
-        let links = run("ip", &["-o", "link", "show", "type", "bridge_slave"]).await.unwrap_or_default();
-        anyhow::ensure!(!links.contains(BRIDGE), "{links}");
-        Ok(())
-    })
+    wait_for(
+        "removing the pods' links",
+        Duration::from_secs(15),
+        || async {
+            let links = run("ip", &["-o", "link", "show", "type", "bridge_slave"])
+                .await
+                .unwrap_or_default();
+            anyhow::ensure!(!links.contains(BRIDGE), "{links}");
+            Ok(())
+        },
+    )
     .await?;
     if let Ok(text) = std::fs::read_to_string(paths.state().join("settings-before.json")) {
         let before: BTreeMap<String, String> = serde_json::from_str(&text)?;
@@ -98,12 +118,16 @@ pub async fn down(paths: &Paths) -> Result<()> {
 
 /// Whether a chain was made by Kubernetes, by CNI or by this harness.
 pub fn is_ours(chain: &str) -> bool {
-    ["KUBE-", "CNI-", "FLOWER-E2E-"].iter().any(|prefix| chain.starts_with(prefix))
+    ["KUBE-", "CNI-", "FLOWER-E2E-"]
+        .iter()
+        .any(|prefix| chain.starts_with(prefix))
 }
 
 /// Removes our chains and every rule that jumps to one.
 async fn remove_rules(family: &str) -> Result<()> {
-    let Ok(saved) = run(format!("{family}-save"), &[] as &[&str]).await else { return Ok(()) };
+    let Ok(saved) = run(format!("{family}-save"), &[] as &[&str]).await else {
+        return Ok(());
+    };
     let edit = removal(&saved);
     if !edit.is_empty() {
         run_with_input(format!("{family}-restore"), &["-w", "--noflush"], &edit).await?;
@@ -114,12 +138,16 @@ async fn remove_rules(family: &str) -> Result<()> {
 /// The edit, in the language of iptables-restore, that takes our part out of a saved rule set.
 fn removal(saved: &str) -> String {
     let mut edit = String::new();
-    let (mut table, mut rules, mut flushes, mut deletions) = (String::new(), String::new(), String::new(), String::new());
+    let (mut table, mut rules, mut flushes, mut deletions) =
+        (String::new(), String::new(), String::new(), String::new());
     for line in saved.lines() {
         if let Some(name) = line.strip_prefix('*') {
             table = name.to_owned();
             (rules, flushes, deletions) = Default::default();
-        } else if let Some(chain) = line.strip_prefix(':').and_then(|rest| rest.split(' ').next()) {
+        } else if let Some(chain) = line
+            .strip_prefix(':')
+            .and_then(|rest| rest.split(' ').next())
+        {
             if is_ours(chain) {
                 flushes.push_str(&format!(":{chain} - [0:0]\n"));
                 deletions.push_str(&format!("-X {chain}\n"));
@@ -127,7 +155,10 @@ fn removal(saved: &str) -> String {
         } else if let Some(rule) = line.strip_prefix("-A ") {
             let mut words = rule.split(' ');
             let chain = words.next().unwrap_or_default();
-            let target = words.skip_while(|word| *word != "-j" && *word != "-g").nth(1).unwrap_or_default();
+            let target = words
+                .skip_while(|word| *word != "-j" && *word != "-g")
+                .nth(1)
+                .unwrap_or_default();
             if !is_ours(chain) && is_ours(target) {
                 rules.push_str(&format!("-D {rule}\n"));
             }

@@ -4,8 +4,8 @@ use std::net::IpAddr;
 
 use anyhow::Result;
 use rcgen::{
-    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
-    KeyUsagePurpose, SanType,
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
+    Issuer, KeyPair, KeyUsagePurpose, SanType,
 };
 
 use crate::net::{API_PORT, API_SERVICE, GATEWAY, Node};
@@ -17,34 +17,44 @@ pub fn make(paths: &Paths) -> Result<()> {
         return Ok(());
     }
     let part = paths.dir("pki.part")?;
-    let save = |name: &str, kind: &str, pem: String| std::fs::write(part.join(format!("{name}.{kind}")), pem);
+    let save = |name: &str, kind: &str, pem: String| {
+        std::fs::write(part.join(format!("{name}.{kind}")), pem)
+    };
 
     let ca_key = KeyPair::generate()?;
     let mut ca = CertificateParams::new(Vec::new())?;
     ca.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    ca.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature, KeyUsagePurpose::CrlSign];
+    ca.key_usages = vec![
+        KeyUsagePurpose::KeyCertSign,
+        KeyUsagePurpose::DigitalSignature,
+        KeyUsagePurpose::CrlSign,
+    ];
     ca.distinguished_name = name("flower-e2e", None);
     let ca_certificate = ca.self_signed(&ca_key)?;
     save("ca", "crt", ca_certificate.pem())?;
     save("ca", "key", ca_key.serialize_pem())?;
     let issuer = Issuer::new(ca, ca_key);
 
-    let issue = |file: &str, common: &str, organization: Option<&str>, names: &[&str]| -> Result<()> {
-        let key = KeyPair::generate()?;
-        let mut params = CertificateParams::new(Vec::new())?;
-        params.distinguished_name = name(common, organization);
-        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth, ExtendedKeyUsagePurpose::ServerAuth];
-        for san in names {
-            params.subject_alt_names.push(match san.parse::<IpAddr>() {
-                Ok(address) => SanType::IpAddress(address),
-                Err(_) => SanType::DnsName((*san).try_into()?),
-            });
-        }
-        save(file, "crt", params.signed_by(&key, &issuer)?.pem())?;
-        save(file, "key", key.serialize_pem())?;
-        Ok(())
-    };
+    let issue =
+        |file: &str, common: &str, organization: Option<&str>, names: &[&str]| -> Result<()> {
+            let key = KeyPair::generate()?;
+            let mut params = CertificateParams::new(Vec::new())?;
+            params.distinguished_name = name(common, organization);
+            params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+            params.extended_key_usages = vec![
+                ExtendedKeyUsagePurpose::ClientAuth,
+                ExtendedKeyUsagePurpose::ServerAuth,
+            ];
+            for san in names {
+                params.subject_alt_names.push(match san.parse::<IpAddr>() {
+                    Ok(address) => SanType::IpAddress(address),
+                    Err(_) => SanType::DnsName((*san).try_into()?),
+                });
+            }
+            save(file, "crt", params.signed_by(&key, &issuer)?.pem())?;
+            save(file, "key", key.serialize_pem())?;
+            Ok(())
+        };
 
     let api_names = [
         "kubernetes",
@@ -57,15 +67,27 @@ pub fn make(paths: &Paths) -> Result<()> {
         GATEWAY,
     ];
     issue("apiserver", "kube-apiserver", None, &api_names)?;
-    issue("kubelet-client", "kube-apiserver-kubelet-client", Some("system:masters"), &[])?;
+    issue(
+        "kubelet-client",
+        "kube-apiserver-kubelet-client",
+        Some("system:masters"),
+        &[],
+    )?;
     for (user, common, organization) in USERS {
         issue(user, common, *organization, &[])?;
     }
     for node in Node::ALL {
         let node = node.name();
-        issue(&node, &format!("system:node:{node}"), Some("system:nodes"), &[&node, GATEWAY])?;
+        issue(
+            &node,
+            &format!("system:node:{node}"),
+            Some("system:nodes"),
+            &[&node, GATEWAY],
+        )?;
     }
-    save("service-accounts", "key", KeyPair::generate()?.serialize_pem())?;
+    let accounts = KeyPair::generate()?;
+    save("service-accounts", "key", accounts.serialize_pem())?;
+    save("service-accounts", "pub", accounts.public_key_pem())?;
     std::fs::rename(&part, paths.state().join("pki"))?;
     Ok(())
 }
@@ -90,7 +112,11 @@ fn name(common: &str, organization: Option<&str>) -> DistinguishedName {
 /// Writes a kubeconfig for every user and node.
 pub fn kubeconfigs(paths: &Paths) -> Result<()> {
     let nodes = Node::ALL.map(Node::name);
-    for user in USERS.iter().map(|(user, ..)| *user).chain(nodes.iter().map(String::as_str)) {
+    for user in USERS
+        .iter()
+        .map(|(user, ..)| *user)
+        .chain(nodes.iter().map(String::as_str))
+    {
         let text = format!(
             "apiVersion: v1\n\
              kind: Config\n\

@@ -13,14 +13,20 @@ use crate::progress::wait_for;
 pub async fn up(paths: &Paths) -> Result<()> {
     let config = paths.at("prometheus/config.yaml")?;
     if !config.exists() {
-        paths.write("prometheus/config.yaml", &crate::agent::monitors::config(paths, &[]))?;
+        paths.write(
+            "prometheus/config.yaml",
+            &crate::agent::monitors::config(paths, &[]),
+        )?;
     }
     let daemon = Daemon {
         name: "prometheus".to_owned(),
         exe: "/usr/bin/prometheus".into(),
         args: vec![
             format!("--config.file={}", config.display()),
-            format!("--storage.tsdb.path={}", paths.dir("prometheus/data")?.display()),
+            format!(
+                "--storage.tsdb.path={}",
+                paths.dir("prometheus/data")?.display()
+            ),
             "--storage.tsdb.retention.time=1d".to_owned(),
             format!("--web.listen-address=127.0.0.1:{PROMETHEUS_PORT}"),
             "--web.enable-lifecycle".to_owned(),
@@ -32,7 +38,9 @@ pub async fn up(paths: &Paths) -> Result<()> {
     start(paths, &daemon).await?;
     wait_for("Prometheus answers", Duration::from_secs(30), || async {
         check(paths, "prometheus")?;
-        crate::http::get(&format!("http://127.0.0.1:{PROMETHEUS_PORT}/-/ready")).await.map(drop)
+        crate::http::get(&format!("http://127.0.0.1:{PROMETHEUS_PORT}/-/ready"))
+            .await
+            .map(drop)
     })
     .await
 }

@@ -29,8 +29,14 @@ pub async fn up(paths: &Paths) -> Result<()> {
     let daemon = Daemon {
         name: "kube-proxy".to_owned(),
         exe: programs::path("kube-proxy")?,
-        args: vec![format!("--config={}", paths.at("kube-proxy.json")?.display())],
-        files: vec![("kube-proxy.json".to_owned(), serde_json::to_string_pretty(&config)?)],
+        args: vec![format!(
+            "--config={}",
+            paths.at("kube-proxy.json")?.display()
+        )],
+        files: vec![(
+            "kube-proxy.json".to_owned(),
+            serde_json::to_string_pretty(&config)?,
+        )],
         env: Vec::new(),
     };
     start(paths, &daemon).await

@@ -1,0 +1,254 @@
+//! `cargo e2e test`: everything that must hold, in order, with a table at the end.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use tokio::process::Command;
+
+use crate::cluster::{Cluster, Scene};
+use crate::paths::{Paths, root, target};
+use crate::progress::{heading, note, seconds, step};
+use crate::run::{last_lines, output};
+use crate::tests;
+use crate::{collect, deploy, image, status};
+
+/// What to run.
+pub struct Options {
+    /// Also the cluster tests that CI leaves out.
+    pub all: bool,
+    /// Only steps and tests whose name contains one of these; all when empty.
+    pub filter: Vec<String>,
+}
+
+impl Options {
+    fn wants(&self, name: &str) -> bool {
+        self.filter.is_empty() || self.filter.iter().any(|part| name.contains(part.as_str()))
+    }
+}
+
+enum Outcome {
+    Passed,
+    Failed,
+    Skipped,
+}
+
+struct Row {
+    name: String,
+    outcome: Outcome,
+    took: Duration,
+    saw: String,
+}
+
+/// A check of the source tree: its name and the commands that must succeed.
+struct Check {
+    name: &'static str,
+    commands: &'static [&'static [&'static str]],
+}
+
+const CHECKS: &[Check] = &[
+    Check {
+        name: "format",
+        commands: &[&["cargo", "fmt", "--all", "--check"]],
+    },
+    Check {
+        name: "lints",
+        commands: &[&[
+            "cargo",
+            "clippy",
+            "--quiet",
+            "--workspace",
+            "--all-targets",
+            "--",
+            "-D",
+            "warnings",
+        ]],
+    },
+    Check {
+        name: "unit-tests",
+        commands: &[&["cargo", "test", "--quiet", "--workspace"]],
+    },
+];
+
+/// Runs what is wanted; true when nothing failed.
+pub async fn run(paths: &Paths, options: &Options) -> Result<bool> {
+    let mut rows = Vec::new();
+    for check in CHECKS.iter().filter(|check| options.wants(check.name)) {
+        rows.push(timed(check.name, commands(check)).await);
+    }
+    for (name, work) in crate::charts::checks(paths) {
+        if options.wants(name) {
+            rows.push(timed(name, work).await);
+        }
+    }
+    let chosen: Vec<_> = tests::ALL
+        .iter()
+        .filter(|test| options.wants(test.name))
+        .collect();
+    if !chosen.is_empty() {
+        cluster_tests(paths, options, &chosen, &mut rows).await;
+    }
+    ensure!(
+        !rows.is_empty(),
+        "nothing is named like {:?}",
+        options.filter
+    );
+    Ok(table(&rows))
+}
+
+/// Brings the cluster up to date and runs tests on it.
+async fn cluster_tests(
+    paths: &Paths,
+    options: &Options,
+    chosen: &[&tests::Test],
+    rows: &mut Vec<Row>,
+) {
+    let ready = timed("cluster", bring_up(paths)).await;
+    let up = matches!(ready.outcome, Outcome::Passed);
+    rows.push(ready);
+    let named = !options.filter.is_empty();
+    for test in chosen {
+        if !test.in_ci && !options.all && !named {
+            rows.push(skipped(test.name, "runs with --all"));
+        } else if up {
+            heading(&format!("{}: {}", test.name, test.what));
+            rows.push(timed(test.name, one(paths, test)).await);
+        } else {
+            rows.push(skipped(test.name, "there is no cluster"));
+        }
+    }
+}
+
+async fn bring_up(paths: &Paths) -> Result<String> {
+    let begun = if status::is_up(paths) {
+        "was up"
+    } else {
+        "brought up"
+    };
+    crate::up(paths, false).await?;
+    image::built().context("there are no images")?;
+    deploy::installed(paths).await?;
+    Ok(begun.to_owned())
+}
+
+/// Runs one test in a namespace of its own; one that fails leaves a folder.
+async fn one(paths: &Paths, test: &tests::Test) -> Result<String> {
+    let cluster = Cluster::connect(paths).await?;
+    let scene = Scene::open(&cluster, &format!("e2e-{}", test.name)).await?;
+    let result =
+        match tokio::time::timeout(Duration::from_secs(900), (test.run)(scene.clone())).await {
+            Ok(result) => result,
+            Err(_) => Err(anyhow::anyhow!("not finished within 15 minutes")),
+        };
+    if let Err(error) = &result {
+        match collect::collect(&scene, test.name, error).await {
+            Ok(folder) => note(&format!(
+                "everything that is known about it: {}",
+                folder.display()
+            )),
+            Err(why) => note(&format!(
+                "the failure's folder could not be written: {why:#}"
+            )),
+        }
+    }
+    let closed = scene.close().await;
+    let saw = result?;
+    closed.context("cleaning up after the test")?;
+    Ok(saw)
+}
+
+/// Runs a check's commands; what they said goes to a log.
+async fn commands(check: &Check) -> Result<String> {
+    for words in check.commands {
+        let mut command = Command::new(words[0]);
+        command.args(&words[1..]).current_dir(root());
+        output(command, None).await?;
+    }
+    Ok(String::new())
+}
+
+/// Runs one row of the table.
+async fn timed(name: &str, work: impl Future<Output = Result<String>>) -> Row {
+    let begun = Instant::now();
+    let result = step(name, work).await;
+    let took = begun.elapsed();
+    let (outcome, saw) = match result {
+        Ok(saw) => (Outcome::Passed, saw),
+        Err(error) => (Outcome::Failed, format!("{error:#}")),
+    };
+    if !saw.is_empty() {
+        note(&saw);
+    }
+    Row {
+        name: name.to_owned(),
+        outcome,
+        took,
+        saw,
+    }
+}
+
+fn skipped(name: &str, why: &str) -> Row {
+    Row {
+        name: name.to_owned(),
+        outcome: Outcome::Skipped,
+        took: Duration::ZERO,
+        saw: why.to_owned(),
+    }
+}
+
+/// Prints the table and the closing line; true when nothing failed.
+fn table(rows: &[Row]) -> bool {
+    println!();
+    let width = rows.iter().map(|row| row.name.len()).max().unwrap_or(0);
+    let (mut passed, mut failed, mut skipped) = (0, 0, 0);
+    for row in rows {
+        let word = match row.outcome {
+            Outcome::Passed => {
+                passed += 1;
+                "passed"
+            }
+            Outcome::Failed => {
+                failed += 1;
+                "FAILED"
+            }
+            Outcome::Skipped => {
+                skipped += 1;
+                "skipped"
+            }
+        };
+        let first = row.saw.lines().next().unwrap_or_default();
+        println!(
+            "{:<width$}  {word:<8}{:>13}  {first}",
+            row.name,
+            seconds(row.took)
+        );
+    }
+    println!("\n{passed} passed, {failed} failed, {skipped} skipped");
+    failed == 0
+}
+
+/// An error with the difference when a file is not what it should be; `FLOWER_E2E_BLESS=1` writes it.
+pub fn golden(file: &Path, now: &str) -> Result<()> {
+    let before = std::fs::read_to_string(file).unwrap_or_default();
+    if before == now {
+        return Ok(());
+    }
+    if std::env::var_os("FLOWER_E2E_BLESS").is_some() {
+        if let Some(folder) = file.parent() {
+            std::fs::create_dir_all(folder)?;
+        }
+        return Ok(std::fs::write(file, now)?);
+    }
+    let other = target().join("golden-now");
+    std::fs::write(&other, now)?;
+    let diff = std::process::Command::new("diff")
+        .args(["-u", "--label", "committed", "--label", "now"])
+        .arg(file)
+        .arg(&other)
+        .output()?;
+    bail!(
+        "{} is not what it should be; FLOWER_E2E_BLESS=1 accepts what is there now\n{}",
+        file.display(),
+        last_lines(&String::from_utf8_lossy(&diff.stdout), 40)
+    );
+}

@@ -1,0 +1,48 @@
+//! The cluster tests, one file each. A test has a namespace of its own and says what it saw.
+
+use anyhow::Result;
+use futures::future::BoxFuture;
+
+use crate::cluster::Scene;
+
+mod adoption;
+mod drained;
+mod grows;
+mod leader_killed;
+mod memory;
+mod metrics;
+mod rbac;
+mod refusals;
+mod restarts;
+mod scales;
+mod set_deleted;
+mod volume_lost;
+
+/// One test on the real cluster.
+pub struct Test {
+    /// Its name, also of its namespace and of the folder that a failure leaves.
+    pub name: &'static str,
+    /// Whether it runs without `--all`.
+    pub in_ci: bool,
+    /// What it shows.
+    pub what: &'static str,
+    /// Runs it; returns what it saw.
+    pub run: fn(Scene) -> BoxFuture<'static, Result<String>>,
+}
+
+/// All of them, in the order in which they run.
+pub const ALL: &[Test] = &[
+    grows::TEST,
+    leader_killed::TEST,
+    volume_lost::FOLLOWER,
+    volume_lost::LEADER,
+    metrics::TEST,
+    refusals::TEST,
+    adoption::TEST,
+    set_deleted::TEST,
+    scales::TEST,
+    restarts::TEST,
+    memory::TEST,
+    drained::TEST,
+    rbac::TEST,
+];

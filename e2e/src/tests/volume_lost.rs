@@ -1,0 +1,113 @@
+//! A member's claim and pod are deleted after the log was purged: a new member takes its place,
+//! by one image, unattended. The same for the leader.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::json;
+
+use super::Test;
+use crate::cluster::Scene;
+use crate::flower::Flower;
+use crate::progress::wait_for;
+use crate::workload::Workload;
+
+/// A follower loses its volume.
+pub const FOLLOWER: Test = Test {
+    name: "follower-volume-lost",
+    in_ci: true,
+    what: "a follower's claim and pod deleted past the purge: new member id, one image, voter, the term unmoved",
+    run: |scene| Box::pin(run(scene, false)),
+};
+
+/// The leader loses its volume.
+pub const LEADER: Test = Test {
+    name: "leader-volume-lost",
+    in_ci: true,
+    what: "the leader's claim and pod deleted past the purge: the same, and the term moves once",
+    run: |scene| Box::pin(run(scene, true)),
+};
+
+async fn run(scene: Scene, of_leader: bool) -> Result<String> {
+    let flower = Flower::new(&scene, "db");
+    flower
+        .apply(json!({"replicas": 3, "snapshot": {"afterLogBytes": "1Mi"}}))
+        .await?;
+    flower.ready(Duration::from_secs(180)).await?;
+    let work = Workload::start(&flower, 4, Duration::from_millis(2)).await?;
+    let before = wait_for("the log is purged", Duration::from_secs(180), || async {
+        let (_, report) = flower.leader().await?;
+        ensure!(
+            report.positions.purged > 0,
+            "it reaches from 0 to {}",
+            report.positions.last_log
+        );
+        Ok(report)
+    })
+    .await?;
+
+    let (leader, _) = flower.leader().await?;
+    let names: Vec<_> = (0..3).map(|ordinal| flower.pod(ordinal)).collect();
+    let victim = names
+        .iter()
+        .find(|name| (**name == leader) == of_leader)
+        .context("no such pod")?
+        .clone();
+    let old = flower.member(&victim).await?;
+    let claim = flower.claim_of(&victim).await?;
+    scene.delete("PersistentVolumeClaim", &claim).await?;
+    scene.delete("Pod", &victim).await?;
+
+    let newcomer = wait_for(
+        "a new member votes in its place",
+        Duration::from_secs(240),
+        || async {
+            let (_, leads) = flower.leader().await?;
+            let configuration = leads
+                .configuration
+                .context("the leader knows no configuration")?;
+            ensure!(
+                !configuration.members.contains_key(&old),
+                "{old} is still in the configuration"
+            );
+            let newcomer = flower
+                .reports()
+                .await?
+                .remove(&victim)
+                .context("the pod does not answer")?;
+            let id = newcomer
+                .identity
+                .member
+                .context("the pod has no member id")?;
+            ensure!(id != old, "the pod still has the id {old}");
+            ensure!(
+                !configuration.is_joint() && configuration.is_voter(id),
+                "{id} does not vote yet"
+            );
+            Ok(newcomer)
+        },
+    )
+    .await?;
+    flower.ready(Duration::from_secs(60)).await?;
+    let history = work.finish().await?;
+    let (_, after) = flower.leader().await?;
+    ensure!(
+        newcomer.images_received == 1,
+        "{} images were received",
+        newcomer.images_received
+    );
+    let moved = after.term - before.term;
+    ensure!(
+        moved == u64::from(of_leader),
+        "the term moved {moved} times"
+    );
+    Ok(format!(
+        "{victim}: {old} is gone, {} votes after one image; the term moved {moved} times; {} mutations, none lost",
+        newcomer
+            .identity
+            .member
+            .map(|id| id.to_string())
+            .unwrap_or_default(),
+        history.acknowledged()
+    ))
+}
