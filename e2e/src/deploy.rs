@@ -19,8 +19,8 @@ pub const OPERATOR_NAMESPACE: &str = "flower-system";
 /// The release and Deployment of the operator.
 pub const OPERATOR: &str = "flower-operator";
 
-/// Installs everything on a running Kubernetes.
-pub async fn up(paths: &Paths) -> Result<()> {
+/// Installs everything on a running Kubernetes; says whether the example runs.
+pub async fn up(paths: &Paths) -> Result<bool> {
     let archives = image::build_all().await?;
     import(paths, &archives).await?;
     step("Prometheus", async {
@@ -187,13 +187,13 @@ pub async fn installed(paths: &Paths) -> Result<()> {
 }
 
 /// Applies the example and waits until it is Available.
-async fn example(paths: &Paths) -> Result<()> {
+async fn example(paths: &Paths) -> Result<bool> {
     let file = root().join("docs/examples/orders.yaml");
     if !file.exists() || !chart_exists("flower-operator") {
         note(
             "docs/examples/orders.yaml or the operator's chart is not there: no example is running",
         );
-        return Ok(());
+        return Ok(false);
     }
     step("example: docs/examples/orders.yaml", async {
         kubectl(
@@ -231,19 +231,35 @@ async fn example(paths: &Paths) -> Result<()> {
         )
         .await
     })
-    .await
+    .await?;
+    Ok(true)
 }
 
 /// What a person may try now; every line works when pasted.
-pub fn try_next(paths: &Paths, whole: bool) {
+pub fn try_next(paths: &Paths, example: bool) -> Result<()> {
+    let programs = programs::link_for_people()?;
     println!("\nTo try:\n");
-    println!("export KUBECONFIG={}", paths.kubeconfig("admin").display());
-    println!("alias kubectl='cargo e2e kubectl --'");
-    println!("cargo e2e status");
-    println!("cargo e2e kubectl -- get nodes");
-    if whole {
-        println!("cargo e2e kubectl -- get flowerclusters");
-        println!("# Prometheus: http://127.0.0.1:{PROMETHEUS_PORT}");
+    println!(
+        "export KUBECONFIG={} PATH={}:$PATH",
+        paths.kubeconfig("admin").display(),
+        programs.display()
+    );
+    println!("kubectl get nodes");
+    if example {
+        println!("kubectl get flower orders");
+        println!("kubectl get pods -l flowerdb.dev/cluster=orders -o wide");
+        println!(
+            "export FLOWER_TOKEN=$(kubectl get secret orders-auth -o jsonpath='{{.data.client}}' | base64 -d | head -n1)"
+        );
+        println!(
+            "export FLOWER_URL=http://$(kubectl get service orders -o jsonpath='{{.spec.clusterIP}}'):7700"
+        );
+        println!("flower call addCustomer '{{\"name\": \"Ada\"}}'");
+        println!("flower query customers");
+        println!("kubectl get flower orders -o yaml");
+        println!("curl -s 'http://127.0.0.1:{PROMETHEUS_PORT}/api/v1/query?query=up'");
     }
+    println!("cargo e2e status");
     println!("cargo e2e down");
+    Ok(())
 }

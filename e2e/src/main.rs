@@ -18,6 +18,7 @@ mod host;
 mod http;
 mod image;
 mod kube;
+mod leftovers;
 mod net;
 mod paths;
 mod process;
@@ -145,13 +146,13 @@ async fn up(paths: &Paths, only_kubernetes: bool) -> Result<()> {
     host::packages().await?;
     programs::build_missing().await?;
     kube::up(paths).await?;
+    let mut example = false;
     if !only_kubernetes {
         progress::heading("Installing Flower");
-        deploy::up(paths).await?;
+        example = deploy::up(paths).await?;
     }
     progress::heading(&format!("Up after {}", progress::seconds(begun.elapsed())));
-    deploy::try_next(paths, !only_kubernetes);
-    Ok(())
+    deploy::try_next(paths, example)
 }
 
 /// Becomes another program, with this cluster's kubeconfig.

@@ -13,9 +13,9 @@ pub const API_SERVICE: &str = "10.98.0.1";
 /// The API server's port on the bridge's address.
 pub const API_PORT: u16 = 6443;
 /// The port of etcd on loopback.
-pub const ETCD_PORT: u16 = 23790;
+pub const ETCD_PORT: u16 = 12379;
 /// The peer port of etcd on loopback, which nobody uses.
-pub const ETCD_PEER_PORT: u16 = 23800;
+pub const ETCD_PEER_PORT: u16 = 12380;
 /// The controller manager's port on loopback.
 pub const CONTROLLERS_PORT: u16 = 10257;
 /// The scheduler's port on loopback.

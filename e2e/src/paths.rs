@@ -53,7 +53,7 @@ impl Paths {
 
     /// The kubeconfig of one user.
     pub fn kubeconfig(&self, user: &str) -> PathBuf {
-        self.state.join("kubeconfig").join(format!("{user}.yaml"))
+        self.state.join(format!("{user}.kubeconfig"))
     }
 
     /// Writes a file inside the state folder, whole or not at all.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use sha2::{Digest, Sha256};
 
-use crate::paths::{program_cache, root};
+use crate::paths::{program_cache, root, target};
 use crate::progress::{note, step};
 use crate::run::run_in;
 
@@ -101,6 +101,24 @@ pub async fn build_missing() -> Result<()> {
         .await?;
     }
     Ok(())
+}
+
+/// Names the programs that people use in `~/.cache/flower/bin`, for their PATH.
+pub fn link_for_people() -> Result<PathBuf> {
+    let folder = program_cache().with_file_name("bin");
+    std::fs::create_dir_all(&folder)?;
+    let flower = target().join("debug/flower");
+    for (name, program) in [
+        ("kubectl", path("kubectl")?),
+        ("helm", path("helm")?),
+        ("flower", flower),
+    ] {
+        let part = folder.join(format!("{name}.part"));
+        let _ = std::fs::remove_file(&part);
+        std::os::unix::fs::symlink(program, &part)?;
+        std::fs::rename(part, folder.join(name))?;
+    }
+    Ok(folder)
 }
 
 /// Builds one program under another name first, so that an interrupted build leaves nothing half done.

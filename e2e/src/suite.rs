@@ -11,7 +11,7 @@ use crate::paths::{Paths, root, target};
 use crate::progress::{heading, note, seconds, step};
 use crate::run::{last_lines, output};
 use crate::tests;
-use crate::{collect, deploy, image, status};
+use crate::{collect, deploy, host, image, programs, status};
 
 /// What to run.
 pub struct Options {
@@ -45,6 +45,9 @@ struct Check {
     name: &'static str,
     commands: &'static [&'static [&'static str]],
 }
+
+/// The row of the check that `down` leaves nothing behind.
+const LEFTOVERS: &str = "down-leaves-nothing";
 
 const CHECKS: &[Check] = &[
     Check {
@@ -85,7 +88,7 @@ pub async fn run(paths: &Paths, options: &Options) -> Result<bool> {
         .iter()
         .filter(|test| options.wants(test.name))
         .collect();
-    if !chosen.is_empty() {
+    if !chosen.is_empty() || options.wants(LEFTOVERS) {
         cluster_tests(paths, options, &chosen, &mut rows).await;
     }
     ensure!(
@@ -103,6 +106,19 @@ async fn cluster_tests(
     chosen: &[&tests::Test],
     rows: &mut Vec<Row>,
 ) {
+    if options.wants(LEFTOVERS) {
+        if paths.state().exists() {
+            rows.push(skipped(
+                LEFTOVERS,
+                "a cluster is up; it runs after `cargo e2e down`",
+            ));
+        } else {
+            rows.push(timed(LEFTOVERS, leftovers(paths)).await);
+        }
+    }
+    if chosen.is_empty() {
+        return;
+    }
     let ready = timed("cluster", bring_up(paths)).await;
     let up = matches!(ready.outcome, Outcome::Passed);
     rows.push(ready);
@@ -117,6 +133,14 @@ async fn cluster_tests(
             rows.push(skipped(test.name, "there is no cluster"));
         }
     }
+}
+
+/// Checks that `down` leaves nothing behind.
+async fn leftovers(paths: &Paths) -> Result<String> {
+    host::check(paths)?;
+    host::packages().await?;
+    programs::build_missing().await?;
+    crate::leftovers::check(paths).await
 }
 
 async fn bring_up(paths: &Paths) -> Result<String> {

@@ -131,7 +131,7 @@ pub fn kubeconfigs(paths: &Paths) -> Result<()> {
             certificate = paths.pki(&format!("{user}.crt")).display(),
             key = paths.pki(&format!("{user}.key")).display(),
         );
-        paths.write(format!("kubeconfig/{user}.yaml"), &text)?;
+        paths.write(format!("{user}.kubeconfig"), &text)?;
     }
     Ok(())
 }

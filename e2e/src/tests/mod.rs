@@ -11,6 +11,7 @@ mod grows;
 mod leader_killed;
 mod memory;
 mod metrics;
+mod quarter_hour;
 mod rbac;
 mod refusals;
 mod restarts;
@@ -33,6 +34,7 @@ pub struct Test {
 /// All of them, in the order in which they run.
 pub const ALL: &[Test] = &[
     grows::TEST,
+    quarter_hour::TEST,
     leader_killed::TEST,
     volume_lost::FOLLOWER,
     volume_lost::LEADER,
