@@ -83,90 +83,38 @@ pub async fn helm(paths: &Paths, args: &[&str]) -> Result<String> {
     run("env", &all).await
 }
 
-/// Installs or updates both charts; an operator whose image changed under the same tag is restarted.
+/// Installs or updates both charts; the image's digest on the pods restarts an operator whose
+/// image changed under the same tag.
 pub async fn charts(paths: &Paths) -> Result<()> {
-    let charts = root().join("charts");
-    let crds = charts.join("flower-crds").display().to_string();
-    helm(
+    install(paths, "flower-crds", &[]).await?;
+    let label = format!(
+        "label --overwrite namespace {OPERATOR_NAMESPACE} pod-security.kubernetes.io/enforce=restricted"
+    );
+    kubectl(paths, &label.split(' ').collect::<Vec<_>>()).await?;
+    let archive = target().join("images").join(format!("{OPERATOR}.tar"));
+    let content =
+        std::fs::read(&archive).with_context(|| format!("reading {}", archive.display()))?;
+    let digest = crate::hex(&Sha256::digest(&content));
+    let image = format!(
+        "podAnnotations.e2e\\.flowerdb\\.dev/image={}",
+        &digest[..16]
+    );
+    install(
         paths,
-        &[
-            "upgrade",
-            "--install",
-            "flower-crds",
-            &crds,
-            "--namespace",
-            OPERATOR_NAMESPACE,
-            "--create-namespace",
-        ],
+        OPERATOR,
+        &["--wait", "--timeout", "3m", "--set-string", &image],
     )
-    .await?;
-    let label = [
-        "pod-security.kubernetes.io/enforce=restricted",
-        "pod-security.kubernetes.io/enforce-version=latest",
-    ];
-    kubectl(
-        paths,
-        &[
-            &["label", "--overwrite", "namespace", OPERATOR_NAMESPACE] as &[&str],
-            &label,
-        ]
-        .concat(),
-    )
-    .await?;
-    let operator = charts.join("flower-operator").display().to_string();
-    helm(
-        paths,
-        &[
-            "upgrade",
-            "--install",
-            OPERATOR,
-            &operator,
-            "--namespace",
-            OPERATOR_NAMESPACE,
-            "--wait",
-            "--timeout",
-            "3m",
-        ],
-    )
-    .await?;
-    if image_changed(paths)? {
-        kubectl(
-            paths,
-            &[
-                "-n",
-                OPERATOR_NAMESPACE,
-                "rollout",
-                "restart",
-                "deployment",
-                OPERATOR,
-            ],
-        )
-        .await?;
-        kubectl(
-            paths,
-            &[
-                "-n",
-                OPERATOR_NAMESPACE,
-                "rollout",
-                "status",
-                "deployment",
-                OPERATOR,
-                "--timeout=3m",
-            ],
-        )
-        .await?;
-    }
-    Ok(())
+    .await
 }
 
-/// Whether the operator's image is another than when the charts were last installed.
-fn image_changed(paths: &Paths) -> Result<bool> {
-    let mark = paths.at("operator-image")?;
-    let archive = std::fs::read(target().join("images").join(format!("{OPERATOR}.tar")))?;
-    let digest = crate::hex(&Sha256::digest(&archive));
-    let before = std::fs::read_to_string(&mark).unwrap_or_default();
-    std::fs::write(&mark, &digest)?;
-    Ok(!before.is_empty() && before != digest)
+/// Installs or updates one chart under its own name.
+async fn install(paths: &Paths, chart: &str, more: &[&str]) -> Result<()> {
+    let folder = root().join("charts").join(chart).display().to_string();
+    let line = format!(
+        "upgrade --install {chart} {folder} --namespace {OPERATOR_NAMESPACE} --create-namespace"
+    );
+    let args: Vec<_> = line.split(' ').chain(more.iter().copied()).collect();
+    helm(paths, &args).await.map(drop)
 }
 
 /// An error unless the operator stands.

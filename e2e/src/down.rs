@@ -8,6 +8,7 @@ use anyhow::{Context, Result, bail};
 use nix::mount::{MntFlags, umount2};
 
 use crate::kube::network;
+use crate::net::Node;
 use crate::paths::Paths;
 use crate::process::{all_pids, kill_all, marked, start_time, stop};
 use crate::progress::{note, step, wait_for};
@@ -15,58 +16,35 @@ use crate::run::run;
 
 /// Ends and removes everything.
 pub async fn down(paths: &Paths) -> Result<()> {
-    step("agent, Prometheus, DNS, Services, kubelets", async {
-        for name in [
-            "agent",
-            "prometheus",
-            "coredns",
-            "kube-proxy",
-            "kubelet-node-1",
-            "kubelet-node-2",
-            "kubelet-node-3",
-        ] {
-            stop(paths, name).await?;
-        }
-        Ok(())
-    })
+    let each = |kind: &str| Node::ALL.map(|node| format!("{kind}-{}", node.name()));
+    let front = ["agent", "prometheus", "coredns", "kube-proxy"].map(str::to_owned);
+    let kubelets = [front.to_vec(), each("kubelet").to_vec()].concat();
+    step(
+        "agent, Prometheus, DNS, Services, kubelets",
+        stop_all(paths, &kubelets),
+    )
     .await?;
-    let sockets = shim_sockets(paths);
-    step("containers", async {
-        kill_all(&in_cgroups(), "the containers").await?;
-        for name in [
-            "containerd-node-1",
-            "containerd-node-2",
-            "containerd-node-3",
-        ] {
-            stop(paths, name).await?;
-        }
-        kill_all(&shims(paths), "containerd's shims").await?;
-        kill_all(&in_cgroups(), "the containers").await?;
-        for socket in sockets {
-            let _ = std::fs::remove_file(socket);
-        }
-        forget_networks(paths)
-    })
+    step("containers", containers(paths, &each("containerd"))).await?;
+    let back = [
+        "kube-scheduler",
+        "kube-controller-manager",
+        "kube-apiserver",
+        "etcd",
+    ]
+    .map(str::to_owned);
+    step(
+        "scheduler, controllers, API server, etcd",
+        stop_all(paths, &back),
+    )
     .await?;
-    step("scheduler, controllers, API server, etcd", async {
-        for name in [
-            "kube-scheduler",
-            "kube-controller-manager",
-            "kube-apiserver",
-            "etcd",
-        ] {
-            stop(paths, name).await?;
-        }
-        let left = marked(paths);
-        if !left.is_empty() {
-            note(&format!(
-                "{} processes without a pid file: {left:?}",
-                left.len()
-            ));
-        }
-        kill_all(&left, "what else was started").await
-    })
-    .await?;
+    let left = marked(paths);
+    if !left.is_empty() {
+        note(&format!(
+            "{} processes without a pid file: {left:?}",
+            left.len()
+        ));
+        kill_all(&left, "what else was started").await?;
+    }
     step("mounts and loop devices", async {
         unmount(paths).await?;
         detach_loops(paths).await
@@ -74,19 +52,41 @@ pub async fn down(paths: &Paths) -> Result<()> {
     .await?;
     step("network", network::down(paths)).await?;
     step("cgroups", remove_cgroups()).await?;
-    step("state folder", async {
-        let mounted = mounts_under(paths.state())?;
-        if !mounted.is_empty() {
-            bail!("still mounted, so nothing is deleted: {mounted:?}");
+    step("state folder", remove_state(paths)).await
+}
+
+async fn stop_all(paths: &Paths, names: &[String]) -> Result<()> {
+    for name in names {
+        stop(paths, name).await?;
+    }
+    Ok(())
+}
+
+/// Ends the pods' processes, the containerds, and the shims between them.
+async fn containers(paths: &Paths, containerds: &[String]) -> Result<()> {
+    let sockets = shim_sockets(paths);
+    kill_all(&in_cgroups(), "the containers").await?;
+    stop_all(paths, containerds).await?;
+    kill_all(&shims(paths), "containerd's shims").await?;
+    // What a shim was just starting.
+    kill_all(&in_cgroups(), "the containers").await?;
+    for socket in sockets {
+        let _ = std::fs::remove_file(socket);
+    }
+    forget_networks(paths)
+}
+
+async fn remove_state(paths: &Paths) -> Result<()> {
+    let mounted = mounts_under(paths.state())?;
+    if !mounted.is_empty() {
+        bail!("still mounted, so nothing is deleted: {mounted:?}");
+    }
+    match std::fs::remove_dir_all(paths.state()) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("removing {}", paths.state().display()))
         }
-        match std::fs::remove_dir_all(paths.state()) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                Err(error).with_context(|| format!("removing {}", paths.state().display()))
-            }
-            _ => Ok(()),
-        }
-    })
-    .await
+        _ => Ok(()),
+    }
 }
 
 /// Every process in a cgroup of ours: the containers' processes.

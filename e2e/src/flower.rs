@@ -207,6 +207,42 @@ impl Flower {
             .with_context(|| format!("{pod} has no member id"))
     }
 
+    /// Deletes a pod with its claim; returns the member id that is lost with them.
+    pub async fn lose_volume(&self, pod: &str) -> Result<MemberId> {
+        let lost = self.member(pod).await?;
+        let claim = self.claim_of(pod).await?;
+        self.scene.delete("PersistentVolumeClaim", &claim).await?;
+        self.scene.delete("Pod", pod).await?;
+        Ok(lost)
+    }
+
+    /// Waits until another member than the lost one votes in a pod; returns its report.
+    pub async fn replaced(&self, pod: &str, lost: MemberId, limit: Duration) -> Result<Report> {
+        wait_for(&format!("a new member votes in {pod}"), limit, || async {
+            let (_, leads) = self.leader().await?;
+            let configuration = leads
+                .configuration
+                .context("the leader knows no configuration")?;
+            ensure!(
+                !configuration.members.contains_key(&lost),
+                "{lost} is still in the configuration"
+            );
+            let report = self
+                .reports()
+                .await?
+                .remove(pod)
+                .context("the pod does not answer")?;
+            let id = report.identity.member.context("the pod has no member id")?;
+            ensure!(id != lost, "the pod still has the id {lost}");
+            ensure!(
+                !configuration.is_joint() && configuration.is_voter(id),
+                "{id} does not vote yet"
+            );
+            Ok(report)
+        })
+        .await
+    }
+
     /// Kills a pod's node at once, from outside; returns the processes killed.
     pub async fn kill(&self, pod: &str) -> Result<Vec<i32>> {
         let object = self.scene.get("Pod", pod).await?;

@@ -35,27 +35,11 @@ pub fn make(paths: &Paths) -> Result<()> {
     save("ca", "key", ca_key.serialize_pem())?;
     let issuer = Issuer::new(ca, ca_key);
 
-    let issue =
-        |file: &str, common: &str, organization: Option<&str>, names: &[&str]| -> Result<()> {
-            let key = KeyPair::generate()?;
-            let mut params = CertificateParams::new(Vec::new())?;
-            params.distinguished_name = name(common, organization);
-            params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-            params.extended_key_usages = vec![
-                ExtendedKeyUsagePurpose::ClientAuth,
-                ExtendedKeyUsagePurpose::ServerAuth,
-            ];
-            for san in names {
-                params.subject_alt_names.push(match san.parse::<IpAddr>() {
-                    Ok(address) => SanType::IpAddress(address),
-                    Err(_) => SanType::DnsName((*san).try_into()?),
-                });
-            }
-            save(file, "crt", params.signed_by(&key, &issuer)?.pem())?;
-            save(file, "key", key.serialize_pem())?;
-            Ok(())
-        };
-
+    let issue = |file: &str, common: &str, organization: Option<&str>, names: &[&str]| {
+        let (certificate, key) = issue(&issuer, name(common, organization), names)?;
+        save(file, "crt", certificate)?;
+        anyhow::Ok(save(file, "key", key)?)
+    };
     let api_names = [
         "kubernetes",
         "kubernetes.default",
@@ -90,6 +74,29 @@ pub fn make(paths: &Paths) -> Result<()> {
     save("service-accounts", "pub", accounts.public_key_pem())?;
     std::fs::rename(&part, paths.state().join("pki"))?;
     Ok(())
+}
+
+/// A certificate for a client and server, and its key.
+fn issue(
+    issuer: &Issuer<'_, KeyPair>,
+    subject: DistinguishedName,
+    names: &[&str],
+) -> Result<(String, String)> {
+    let key = KeyPair::generate()?;
+    let mut params = CertificateParams::new(Vec::new())?;
+    params.distinguished_name = subject;
+    params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+    params.extended_key_usages = vec![
+        ExtendedKeyUsagePurpose::ClientAuth,
+        ExtendedKeyUsagePurpose::ServerAuth,
+    ];
+    for san in names {
+        params.subject_alt_names.push(match san.parse::<IpAddr>() {
+            Ok(address) => SanType::IpAddress(address),
+            Err(_) => SanType::DnsName((*san).try_into()?),
+        });
+    }
+    Ok((params.signed_by(&key, issuer)?.pem(), key.serialize_pem()))
 }
 
 /// The users besides the nodes: file name, common name, organization.

@@ -39,58 +39,16 @@ async fn run(scene: Scene) -> Result<String> {
     fill(&flower, rows).await?;
     note(&format!("{rows} rows of {ROW} bytes are written"));
 
-    let caller = Caller::of(&flower).await?;
-    for step in 0..2_000_usize {
-        // A stride without common divisor visits rows all over.
-        let seq = 1 + step * 7_919 % (rows / WRITERS);
-        let client = step % WRITERS;
-        let read = caller
-            .query_patiently(
-                "page",
-                "local",
-                &json!({"client": client, "after": seq - 1, "limit": 1}),
-            )
-            .await?;
-        ensure!(
-            read[0]["seq"] == seq,
-            "row {client}/{seq} reads as {}",
-            read[0]["seq"]
-        );
-    }
+    read_all_over(&flower, rows).await?;
     let after_reads = most_resident(&flower).await?;
 
     let victim = follower(&flower).await?;
     flower.kill(&victim).await?;
     flower.ready(Duration::from_secs(240)).await?;
-    let claim = flower.claim_of(&victim).await?;
-    let old = flower.member(&victim).await?;
-    scene.delete("PersistentVolumeClaim", &claim).await?;
-    scene.delete("Pod", &victim).await?;
-    wait_for(
-        "the new member has the image and votes",
-        Duration::from_secs(420),
-        || async {
-            let (_, leads) = flower.leader().await?;
-            let newcomer = flower
-                .reports()
-                .await?
-                .remove(&victim)
-                .context("it does not answer")?;
-            let id = newcomer
-                .identity
-                .member
-                .filter(|id| *id != old)
-                .context("it has no new id")?;
-            ensure!(
-                leads
-                    .configuration
-                    .is_some_and(|configuration| configuration.is_voter(id)),
-                "{id} does not vote yet"
-            );
-            Ok(())
-        },
-    )
-    .await?;
+    let lost = flower.lose_volume(&victim).await?;
+    flower
+        .replaced(&victim, lost, Duration::from_secs(420))
+        .await?;
     flower.ready(Duration::from_secs(120)).await?;
     let after_image = most_resident(&flower).await?;
     for pod in flower.pods().await? {
@@ -103,8 +61,26 @@ async fn run(scene: Scene) -> Result<String> {
     }
     Ok(format!(
         "{} MiB of rows under a limit of {LIMIT_MIB} MiB; resident set at most {after_reads} MiB after reads, {after_image} MiB after an image",
-        rows * ROW >> 20
+        (rows * ROW) >> 20
     ))
+}
+
+/// Reads rows in an order that visits the file all over.
+async fn read_all_over(flower: &Flower, rows: usize) -> Result<()> {
+    let caller = Caller::of(flower).await?;
+    for step in 0..2_000_usize {
+        // A stride without common divisor.
+        let seq = 1 + step * 7_919 % (rows / WRITERS);
+        let client = step % WRITERS;
+        let args = json!({"client": client, "after": seq - 1, "limit": 1});
+        let read = caller.query_patiently("page", "local", &args).await?;
+        ensure!(
+            read[0]["seq"] == seq,
+            "row {client}/{seq} reads as {}",
+            read[0]["seq"]
+        );
+    }
+    Ok(())
 }
 
 /// Writes rows that no compression makes smaller.

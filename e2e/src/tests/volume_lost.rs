@@ -53,41 +53,10 @@ async fn run(scene: Scene, of_leader: bool) -> Result<String> {
         .find(|name| (**name == leader) == of_leader)
         .context("no such pod")?
         .clone();
-    let old = flower.member(&victim).await?;
-    let claim = flower.claim_of(&victim).await?;
-    scene.delete("PersistentVolumeClaim", &claim).await?;
-    scene.delete("Pod", &victim).await?;
-
-    let newcomer = wait_for(
-        "a new member votes in its place",
-        Duration::from_secs(240),
-        || async {
-            let (_, leads) = flower.leader().await?;
-            let configuration = leads
-                .configuration
-                .context("the leader knows no configuration")?;
-            ensure!(
-                !configuration.members.contains_key(&old),
-                "{old} is still in the configuration"
-            );
-            let newcomer = flower
-                .reports()
-                .await?
-                .remove(&victim)
-                .context("the pod does not answer")?;
-            let id = newcomer
-                .identity
-                .member
-                .context("the pod has no member id")?;
-            ensure!(id != old, "the pod still has the id {old}");
-            ensure!(
-                !configuration.is_joint() && configuration.is_voter(id),
-                "{id} does not vote yet"
-            );
-            Ok(newcomer)
-        },
-    )
-    .await?;
+    let lost = flower.lose_volume(&victim).await?;
+    let newcomer = flower
+        .replaced(&victim, lost, Duration::from_secs(240))
+        .await?;
     flower.ready(Duration::from_secs(60)).await?;
     let history = work.finish().await?;
     let (_, after) = flower.leader().await?;
@@ -102,7 +71,7 @@ async fn run(scene: Scene, of_leader: bool) -> Result<String> {
         "the term moved {moved} times"
     );
     Ok(format!(
-        "{victim}: {old} is gone, {} votes after one image; the term moved {moved} times; {} mutations, none lost",
+        "{victim}: {lost} is gone, {} votes after one image; the term moved {moved} times; {} mutations, none lost",
         newcomer
             .identity
             .member
