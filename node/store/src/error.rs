@@ -84,7 +84,14 @@ impl OpenError {
     /// Tells a failing disk from bad bytes.
     pub(crate) fn from_redb(file: FileName, error: redb::Error) -> Self {
         match error {
-            redb::Error::Io(e) if e.kind() != io::ErrorKind::InvalidData => Self::io(file, &e),
+            redb::Error::Io(e)
+                if !matches!(
+                    e.kind(),
+                    io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof
+                ) =>
+            {
+                Self::io(file, &e)
+            }
             other => Self::damaged(file, other),
         }
     }

@@ -9,11 +9,11 @@ mod tail;
 use std::{ops::Bound, sync::Arc};
 
 use bytes::Bytes;
-use parking_lot::RwLock;
-use redb::Durability;
+use parking_lot::{Mutex, RwLock};
+use redb::{Durability, WriteTransaction};
 
 pub use self::reader::LogReader;
-use self::tail::{Pending, Tail};
+use self::tail::{Tail, Work};
 use crate::{
     backend::{self, OpenFile},
     disk::{Disk, FileName},
@@ -61,11 +61,22 @@ pub struct LogStats {
     pub log_bytes: u64,
 }
 
-/// The writer.
+/// The writer. Its methods take `&self`, because appending must never wait for a flush that is
+/// under way: what is appended meanwhile is the next batch. Appending, truncating and purging
+/// take turns; flushes take turns of their own.
 pub struct Log {
     shared: Arc<Shared>,
     tail_bytes: u64,
     walked: bool,
+    /// Held by whoever changes the log's shape in memory.
+    turn: Mutex<()>,
+    /// Held by a flush.
+    file: Mutex<FileSide>,
+}
+
+#[derive(Default)]
+struct FileSide {
+    /// A failed write leaves a file of unknown content: nothing is written after it.
     failed: Option<Fatal>,
 }
 
@@ -93,7 +104,8 @@ impl Log {
             }),
             tail_bytes,
             walked: found.walked,
-            failed: None,
+            turn: Mutex::default(),
+            file: Mutex::default(),
         })
     }
 
@@ -114,7 +126,9 @@ impl Log {
     ///
     /// # Panics
     /// When a record does not follow the one before: a hole would lose entries.
-    pub fn append(&mut self, records: impl IntoIterator<Item = LogRecord>) {
+    pub fn append(&self, records: impl IntoIterator<Item = LogRecord>) {
+        let records: Vec<LogRecord> = records.into_iter().collect();
+        let _turn = self.turn.lock();
         let mut tail = self.shared.tail.write();
         for record in records {
             tail.push(record);
@@ -129,8 +143,8 @@ impl Log {
     ///
     /// # Panics
     /// When purged records would have to come back.
-    pub fn truncate_after(&mut self, index: Option<u64>) -> Result<(), Fatal> {
-        self.usable()?;
+    pub fn truncate_after(&self, index: Option<u64>) -> Result<(), Fatal> {
+        let _turn = self.turn.lock();
         let bounds = self.reader().bounds();
         if bounds.last.map(|last| last.index) <= index {
             return Ok(());
@@ -173,14 +187,14 @@ impl Log {
 
     /// Notes the vote. Written with the next [`Log::flush`], which the caller makes before the
     /// vote is told to anyone.
-    pub fn save_vote(&mut self, vote: Bytes) {
+    pub fn save_vote(&self, vote: Bytes) {
         let mut tail = self.shared.tail.write();
         tail.vote = Some(vote);
         tail.pending.vote = true;
     }
 
     /// Notes what is committed. Written with the next flush that writes anything else.
-    pub fn note_committed(&mut self, committed: Option<Bytes>) {
+    pub fn note_committed(&self, committed: Option<Bytes>) {
         let mut tail = self.shared.tail.write();
         tail.committed = committed;
         tail.pending.committed = true;
@@ -191,8 +205,7 @@ impl Log {
     ///
     /// # Errors
     /// When the state is not durable up to `upto`: the log would be all that is left of it.
-    pub fn purge(&mut self, upto: LogPosition, behind: &Checkpointed) -> Result<(), Fatal> {
-        self.usable()?;
+    pub fn purge(&self, upto: LogPosition, behind: &Checkpointed) -> Result<(), Fatal> {
         if behind.position().map(|position| position.index) < Some(upto.index) {
             return Err(Fatal::new(format!(
                 "purging the log up to {upto} was asked, but the state is durable only up to {}",
@@ -201,6 +214,7 @@ impl Log {
                     .map_or_else(|| "nothing".to_owned(), |p| p.to_string())
             )));
         }
+        let _turn = self.turn.lock();
         let mut tail = self.shared.tail.write();
         if tail.bounds.purged.map(|p| p.index) >= Some(upto.index) {
             return Ok(());
@@ -218,92 +232,28 @@ impl Log {
         Ok(())
     }
 
-    /// Makes everything since the last flush durable, in one commit with one sync; nothing to
-    /// write costs nothing.
+    /// Makes everything up to now durable, in one commit with one sync; nothing to write costs
+    /// nothing. What is appended meanwhile is for the next flush.
     ///
     /// # Errors
-    /// When the disk fails; the log is not to be used afterwards.
-    pub fn flush(&mut self) -> Result<Flushed, Fatal> {
-        self.usable()?;
-        let pending = self.shared.tail.read().pending.clone();
-        if pending.is_due() {
-            let disk_bytes = match self.write(&pending) {
-                Ok(bytes) => bytes,
+    /// When the disk fails; no later flush succeeds.
+    pub fn flush(&self) -> Result<Flushed, Fatal> {
+        let mut file = self.file.lock();
+        if let Some(fatal) = &file.failed {
+            return Err(fatal.clone());
+        }
+        let work = self.shared.tail.write().take_work();
+        if work.pending.is_due() {
+            match write(&self.shared.open, &work) {
+                Ok(bytes) => self.shared.tail.write().written(bytes, self.tail_bytes),
                 Err(e) => {
                     let fatal = Fatal::with(FILE, "writing the log", e);
-                    self.failed = Some(fatal.clone());
+                    file.failed = Some(fatal.clone());
                     return Err(fatal);
                 }
-            };
-            let mut tail = self.shared.tail.write();
-            tail.pending = Pending::default();
-            tail.disk_bytes = disk_bytes;
-            let bound = self.tail_bytes;
-            tail.drop_front_while(|_, bytes| bytes > bound);
-        }
-        Ok(Flushed(self.shared.tail.read().bounds.last))
-    }
-
-    /// Returns the bytes of the records in the file afterwards.
-    fn write(&self, pending: &Pending) -> Result<u64, redb::Error> {
-        // Nobody else writes the tail, so the lock is held only for what readers must not wait
-        // for: copying pointers.
-        let (records, bounds, vote, committed, mut bytes) = {
-            let tail = self.shared.tail.read();
-            (
-                tail.unflushed().cloned().collect::<Vec<_>>(),
-                tail.bounds,
-                tail.vote.clone(),
-                tail.committed.clone(),
-                tail.disk_bytes,
-            )
-        };
-        let mut txn = self.shared.open.db.begin_write()?;
-        txn.set_durability(Durability::Immediate)?;
-        {
-            let mut log = txn.open_table(LOG)?;
-            if pending.purged
-                && let Some(purged) = bounds.purged
-            {
-                log.retain_in(..=purged.index, |_, raw| forget(&mut bytes, raw))?;
-            }
-            if pending.truncated
-                && let Some(from) = pending.rewrite_from
-            {
-                log.retain_in(from.., |_, raw| forget(&mut bytes, raw))?;
-            }
-            let mut end = log.upper_bound_mut(Bound::<u64>::Unbounded)?;
-            for record in &records {
-                let raw = record.encode();
-                bytes += raw.len() as u64;
-                end.insert_before(record.position.index, &raw[..])?;
-            }
-            end.close()?;
-            let mut own = txn.open_table(OWN)?;
-            own.insert(own::BYTES, &bytes.to_be_bytes()[..])?;
-            if pending.purged
-                && let Some(purged) = bounds.purged
-            {
-                own.insert(own::PURGED, &tail::encode_position(purged)[..])?;
-            }
-            if pending.vote
-                && let Some(vote) = vote
-            {
-                own.insert(own::VOTE, &vote[..])?;
-            }
-            if pending.committed {
-                match committed {
-                    Some(committed) => own.insert(own::COMMITTED, &committed[..])?,
-                    None => own.remove(own::COMMITTED)?,
-                };
             }
         }
-        txn.commit()?;
-        Ok(bytes)
-    }
-
-    fn usable(&self) -> Result<(), Fatal> {
-        self.failed.clone().map_or(Ok(()), Err)
+        Ok(Flushed(work.bounds.last))
     }
 
     /// Sizes.
@@ -312,8 +262,55 @@ impl Log {
     }
 }
 
+/// One durable commit of `work`. Returns the bytes of the records in the file afterwards.
+fn write(open: &OpenFile, work: &Work) -> Result<u64, redb::Error> {
+    let mut bytes = work.disk_bytes;
+    let mut txn = open.db.begin_write()?;
+    txn.set_durability(Durability::Immediate)?;
+    write_records(&txn, work, &mut bytes)?;
+    write_own(&txn, work, bytes)?;
+    txn.commit()?;
+    Ok(bytes)
+}
+
+fn write_records(txn: &WriteTransaction, work: &Work, bytes: &mut u64) -> Result<(), redb::Error> {
+    let mut log = txn.open_table(LOG)?;
+    if let Some(purged) = work.bounds.purged.filter(|_| work.pending.purged) {
+        log.retain_in(..=purged.index, |_, raw| forget(bytes, raw))?;
+    }
+    if let Some(from) = work.pending.rewrite_from.filter(|_| work.pending.truncated) {
+        log.retain_in(from.., |_, raw| forget(bytes, raw))?;
+    }
+    let mut end = log.upper_bound_mut(Bound::<u64>::Unbounded)?;
+    for record in &work.records {
+        let raw = record.encode();
+        *bytes += raw.len() as u64;
+        end.insert_before(record.position.index, &raw[..])?;
+    }
+    end.close()?;
+    Ok(())
+}
+
 /// For `retain_in`: drops a record and its bytes from the sum.
 fn forget(bytes: &mut u64, raw: &[u8]) -> bool {
     *bytes = bytes.saturating_sub(raw.len() as u64);
     false
+}
+
+fn write_own(txn: &WriteTransaction, work: &Work, bytes: u64) -> Result<(), redb::Error> {
+    let mut own = txn.open_table(OWN)?;
+    own.insert(own::BYTES, &bytes.to_be_bytes()[..])?;
+    if let Some(purged) = work.bounds.purged.filter(|_| work.pending.purged) {
+        own.insert(own::PURGED, &tail::encode_position(purged)[..])?;
+    }
+    if let Some(vote) = work.vote.as_ref().filter(|_| work.pending.vote) {
+        own.insert(own::VOTE, &vote[..])?;
+    }
+    if work.pending.committed {
+        match &work.committed {
+            Some(committed) => own.insert(own::COMMITTED, &committed[..])?,
+            None => own.remove(own::COMMITTED)?,
+        };
+    }
+    Ok(())
 }

@@ -10,7 +10,7 @@ use std::sync::{
 
 use bytes::Bytes;
 use common::{at, open_log, padded};
-use flower_store::{Checkpointed, Disk, LogRecord, SimDisk};
+use flower_store::{Checkpointed, Disk, LogPosition, LogRecord, SimDisk};
 
 fn indexes(records: &[LogRecord]) -> Vec<u64> {
     records.iter().map(|r| r.position.index).collect()
@@ -24,7 +24,7 @@ fn disk() -> (SimDisk, Arc<dyn Disk>) {
 #[test]
 fn what_is_appended_is_readable_at_once_and_durable_after_one_sync() {
     let (sim, disk) = disk();
-    let mut log = open_log(&disk, 1 << 20);
+    let log = open_log(&disk, 1 << 20);
     let before = sim.syncs();
     log.append((0..20).map(|i| padded(1, i, 100)));
     log.save_vote(Bytes::from_static(b"vote"));
@@ -52,7 +52,7 @@ fn what_is_appended_is_readable_at_once_and_durable_after_one_sync() {
 #[test]
 fn what_was_not_flushed_is_gone_after_a_cut() {
     let (sim, disk) = disk();
-    let mut log = open_log(&disk, 1 << 20);
+    let log = open_log(&disk, 1 << 20);
     log.append((0..3).map(|i| padded(1, i, 10)));
     log.flush().unwrap();
     log.append((3..9).map(|i| padded(1, i, 10)));
@@ -65,7 +65,7 @@ fn what_was_not_flushed_is_gone_after_a_cut() {
 #[test]
 fn the_tail_is_bounded_and_older_records_come_from_the_file() {
     let (_, disk) = disk();
-    let mut log = open_log(&disk, 5_000);
+    let log = open_log(&disk, 5_000);
     for batch in 0..10 {
         log.append((batch * 10..batch * 10 + 10).map(|i| padded(1, i, 1_000)));
         let unflushed = log.stats().tail_bytes;
@@ -90,7 +90,7 @@ fn the_tail_is_bounded_and_older_records_come_from_the_file() {
 fn truncation_reaches_into_the_tail_and_into_the_file() {
     for (tail_bytes, cut) in [(1 << 20, 7), (0, 7), (2_500, 2), (2_500, 8)] {
         let (sim, disk) = disk();
-        let mut log = open_log(&disk, tail_bytes);
+        let log = open_log(&disk, tail_bytes);
         log.append((0..10).map(|i| padded(1, i, 1_000)));
         log.flush().unwrap();
         log.truncate_after(Some(cut)).unwrap();
@@ -122,7 +122,7 @@ fn truncation_reaches_into_the_tail_and_into_the_file() {
 #[test]
 fn everything_can_be_truncated() {
     let (_, disk) = disk();
-    let mut log = open_log(&disk, 0);
+    let log = open_log(&disk, 0);
     log.append((0..4).map(|i| padded(1, i, 10)));
     log.flush().unwrap();
     log.truncate_after(None).unwrap();
@@ -137,7 +137,7 @@ fn everything_can_be_truncated() {
 #[test]
 fn purging_goes_as_far_as_the_checkpoint_and_no_further() {
     let (_, disk) = disk();
-    let mut log = open_log(&disk, 3_000);
+    let log = open_log(&disk, 3_000);
     log.append((0..10).map(|i| padded(1, i, 1_000)));
     log.flush().unwrap();
     let checkpoint = Checkpointed::pretend(at(1, 5));
@@ -166,7 +166,7 @@ fn purging_goes_as_far_as_the_checkpoint_and_no_further() {
 #[test]
 fn an_image_purges_beyond_the_end_and_the_log_goes_on_behind_it() {
     let (_, disk) = disk();
-    let mut log = open_log(&disk, 1 << 20);
+    let log = open_log(&disk, 1 << 20);
     log.append((0..3).map(|i| padded(1, i, 10)));
     log.flush().unwrap();
     log.append([padded(1, 3, 10)]);
@@ -187,14 +187,14 @@ fn an_image_purges_beyond_the_end_and_the_log_goes_on_behind_it() {
 #[should_panic(expected = "record 5 cannot follow")]
 fn a_hole_is_never_written() {
     let (_, disk) = disk();
-    let mut log = open_log(&disk, 0);
+    let log = open_log(&disk, 0);
     log.append([padded(1, 3, 10), padded(1, 5, 10)]);
 }
 
 #[test]
 fn a_failed_write_says_what_to_do_and_ends_the_log() {
     let (sim, disk) = disk();
-    let mut log = open_log(&disk, 0);
+    let log = open_log(&disk, 0);
     sim.set_capacity(0);
     log.append((0..9).map(|i| padded(1, i, 100_000)));
     let full = log.flush().unwrap_err().to_string();
@@ -214,7 +214,7 @@ fn a_failed_write_says_what_to_do_and_ends_the_log() {
 #[test]
 fn readers_see_one_coherent_log_while_it_is_rewritten() {
     let (_, disk) = disk();
-    let mut log = open_log(&disk, 2_000);
+    let log = open_log(&disk, 2_000);
     log.append((0..40).map(|i| padded(1, i, 200)));
     log.flush().unwrap();
     let stop = Arc::new(AtomicBool::new(false));
@@ -256,4 +256,49 @@ fn readers_see_one_coherent_log_while_it_is_rewritten() {
     stop.store(true, Ordering::Relaxed);
     let reads: u64 = readers.into_iter().map(|r| r.join().unwrap()).sum();
     assert!(reads > 2, "{reads}");
+}
+
+/// Appending while a flush runs: the flush promises what it took, the next one the rest.
+#[test]
+fn appending_goes_on_during_flushes() {
+    for seed in 0..30 {
+        let sim = SimDisk::new(seed);
+        let disk: Arc<dyn Disk> = Arc::new(sim.clone());
+        let log = Arc::new(open_log(&disk, 500));
+        let stop = Arc::new(AtomicBool::new(false));
+        let flusher = {
+            let (log, stop) = (log.clone(), stop.clone());
+            std::thread::spawn(move || {
+                let mut promised = None;
+                while !stop.load(Ordering::Relaxed) {
+                    let flushed = log.flush().unwrap().position();
+                    // One less at most: the junk that was cut off in between.
+                    let index = |p: Option<LogPosition>| p.map_or(0, |p| p.index + 1);
+                    assert!(
+                        index(flushed) + 1 >= index(promised),
+                        "{flushed:?} after {promised:?}"
+                    );
+                    promised = flushed;
+                }
+                promised
+            })
+        };
+        for index in 0..200_u64 {
+            // Junk of the same term that is cut off again, now and then while it is written.
+            log.append([padded(1, index, 100), padded(1, index + 1, 7)]);
+            log.truncate_after(Some(index)).unwrap();
+            let read = log.reader().get(0..1_000, u64::MAX).unwrap();
+            assert_eq!(read.len() as u64, index + 1);
+            assert_eq!(read.last(), Some(&padded(1, index, 100)));
+        }
+        stop.store(true, Ordering::Relaxed);
+        let promised = flusher.join().unwrap();
+        sim.cut_power();
+        drop(log);
+        let log = open_log(&disk, 500);
+        let last = log.reader().bounds().last;
+        assert!(last >= promised, "seed {seed}: {last:?} of {promised:?}");
+        let kept = log.reader().get(0..1_000, u64::MAX).unwrap();
+        assert_eq!(kept.len() as u64, last.map_or(0, |p| p.index + 1));
+    }
 }

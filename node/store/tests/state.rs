@@ -193,7 +193,7 @@ fn dropping_the_writer_makes_nothing_durable() {
 #[should_panic(expected = "a checkpoint at 1 of term 2")]
 fn a_checkpoint_asks_for_a_log_that_covers_it() {
     let (_, disk) = disk();
-    let mut log = open_log(&disk, 0);
+    let log = open_log(&disk, 0);
     log.append((0..9).map(|i| padded(1, i, 10)));
     let flushed = log.flush().unwrap();
     let mut state = open_state(&disk);

@@ -15,7 +15,8 @@ use crate::{
 
 /// What memory knows. Invariants:
 /// 1. `records` are contiguous and end at `last` (none: everything up to `last` is on disk).
-/// 2. Every record at or after `rewrite_from` is in `records`: disk is read only before them.
+/// 2. Every record that the file lacks, or that a flush is about to write, is in `records`; the
+///    file is read only before them, where neither flush nor truncation under way changes it.
 #[derive(Default)]
 pub(super) struct Tail {
     pub(super) records: VecDeque<LogRecord>,
@@ -38,6 +39,16 @@ pub(super) struct Pending {
     pub(super) purged: bool,
     pub(super) vote: bool,
     pub(super) committed: bool,
+}
+
+/// What one flush writes: a copy, so that appending goes on.
+pub(super) struct Work {
+    pub(super) pending: Pending,
+    pub(super) records: Vec<LogRecord>,
+    pub(super) bounds: Bounds,
+    pub(super) vote: Option<Bytes>,
+    pub(super) committed: Option<Bytes>,
+    pub(super) disk_bytes: u64,
 }
 
 impl Pending {
@@ -79,6 +90,30 @@ impl Tail {
         let from = self.pending.rewrite_from.unwrap_or(u64::MAX);
         let skip = self.records.partition_point(|r| r.position.index < from);
         self.records.range(skip..)
+    }
+
+    /// Takes what is to be written, if anything is worth it.
+    pub(super) fn take_work(&mut self) -> Work {
+        let mut work = Work {
+            pending: Pending::default(),
+            records: Vec::new(),
+            bounds: self.bounds,
+            vote: self.vote.clone(),
+            committed: self.committed.clone(),
+            disk_bytes: self.disk_bytes,
+        };
+        if self.pending.is_due() {
+            work.records = self.unflushed().cloned().collect();
+            work.pending = std::mem::take(&mut self.pending);
+        }
+        work
+    }
+
+    /// Work has become durable: records in the file may leave memory, oldest first.
+    pub(super) fn written(&mut self, disk_bytes: u64, bound: u64) {
+        self.disk_bytes = disk_bytes;
+        let lacking = self.pending.rewrite_from.unwrap_or(u64::MAX);
+        self.drop_front_while(|record, bytes| bytes > bound && record.position.index < lacking);
     }
 
     pub(super) fn drop_front_while(&mut self, gone: impl Fn(&LogRecord, u64) -> bool) {
