@@ -3,7 +3,10 @@
 pub mod auth;
 pub mod cgroup;
 pub mod config;
+pub mod consensus;
+pub mod env;
 pub mod footprint;
 pub mod host;
 pub mod logging;
 pub mod metrics;
+pub mod node;

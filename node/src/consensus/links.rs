@@ -1,0 +1,377 @@
+//! Connections to other members: one a member and purpose, dialled when first needed, shared
+//! by everything that asks over it, and given up when it is idle or does not answer. Requests
+//! of one link are answered in order; a caller that gives up leaves the link as it is.
+
+use std::{
+    collections::HashMap,
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use bytes::Bytes;
+use flower_api::MemberId;
+use parking_lot::Mutex;
+use rand::rngs::StdRng;
+use tokio::{
+    io::{ReadHalf, WriteHalf},
+    sync::{mpsc, oneshot},
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    handshake::{self, HandshakeError, Hello, PeerSecrets},
+    identity::Me,
+    types::{decode, encode},
+    wire::{Purpose, Request, Response, SMALL_FRAME, read_frame, write_frame},
+};
+use crate::env::{ByteStream, Env, Mono};
+
+/// Dialling and proving the secret.
+pub(crate) const CONNECT_LIMIT: Duration = Duration::from_secs(2);
+/// A link whose oldest request waits longer is given up.
+const STUCK_LIMIT: Duration = Duration::from_secs(5);
+/// A link that is not used is closed.
+const IDLE_LIMIT: Duration = Duration::from_secs(30);
+/// Requests that wait to be sent; more are refused.
+const QUEUE: usize = 64;
+
+pub(crate) type Stream = Box<dyn ByteStream>;
+
+/// Why a request to another member has no answer.
+#[derive(Debug, Clone, thiserror::Error)]
+pub(crate) enum CallError {
+    /// No connection, or the peer refuses it: asking again at once is useless.
+    #[error("member {member} at {address} cannot be reached: {why}")]
+    Unreachable {
+        member: MemberId,
+        address: String,
+        why: String,
+    },
+    /// The connection ended, or there was no answer in time.
+    #[error("member {member} at {address} did not answer: {why}")]
+    Lost {
+        member: MemberId,
+        address: String,
+        why: String,
+    },
+}
+
+/// All links of this node.
+pub(crate) struct Links {
+    env: Env,
+    me: Arc<Me>,
+    secrets: Arc<dyn PeerSecrets>,
+    rng: Mutex<StdRng>,
+    links: Mutex<HashMap<(MemberId, Purpose), Link>>,
+    clients: Mutex<HashMap<MemberId, String>>,
+}
+
+struct Link {
+    address: String,
+    send: mpsc::Sender<Call>,
+}
+
+struct Call {
+    body: Bytes,
+    deadline: Mono,
+    reply: oneshot::Sender<Result<Response, CallError>>,
+}
+
+impl Links {
+    pub(crate) fn new(env: &Env, me: Arc<Me>, secrets: Arc<dyn PeerSecrets>) -> Arc<Self> {
+        Arc::new(Self {
+            env: env.clone(),
+            me,
+            secrets,
+            rng: Mutex::new(env.seeds.child("links").rng()),
+            links: Mutex::default(),
+            clients: Mutex::default(),
+        })
+    }
+
+    pub(crate) fn env(&self) -> &Env {
+        &self.env
+    }
+
+    pub(crate) fn me(&self) -> &Arc<Me> {
+        &self.me
+    }
+
+    pub(crate) fn secrets(&self) -> &Arc<dyn PeerSecrets> {
+        &self.secrets
+    }
+
+    /// Fills `nonce` from this node's seeds.
+    pub(crate) fn fill(&self, nonce: &mut [u8]) {
+        rand::RngCore::fill_bytes(&mut *self.rng.lock(), nonce);
+    }
+
+    /// Where the client API of a member is, as that member said.
+    pub(crate) fn client_address(&self, member: MemberId) -> Option<String> {
+        self.clients.lock().get(&member).cloned()
+    }
+
+    pub(crate) fn learn_client_address(&self, member: MemberId, address: String) {
+        if !address.is_empty() {
+            self.clients.lock().insert(member, address);
+        }
+    }
+
+    /// Asks `member` at `address`, for at most `limit`.
+    pub(crate) async fn call(
+        self: &Arc<Self>,
+        member: MemberId,
+        address: &str,
+        purpose: Purpose,
+        request: &Request,
+        limit: Duration,
+    ) -> Result<Response, CallError> {
+        let (reply, answer) = oneshot::channel();
+        let deadline = self.env.clock.mono() + limit;
+        let call = Call {
+            body: encode(request),
+            deadline,
+            reply,
+        };
+        if !self.enqueue(member, address, purpose, call) {
+            return Err(self.unreachable(member, address, "too many requests wait for it"));
+        }
+        match self.env.until(deadline, answer).await {
+            Some(Ok(answer)) => answer,
+            Some(Err(_)) => Err(lost(member, address, "the connection ended")),
+            None => Err(lost(member, address, format!("no answer within {limit:?}"))),
+        }
+    }
+
+    fn enqueue(
+        self: &Arc<Self>,
+        member: MemberId,
+        address: &str,
+        purpose: Purpose,
+        call: Call,
+    ) -> bool {
+        let mut links = self.links.lock();
+        let call = match links.get(&(member, purpose)) {
+            Some(link) if link.address == address => match link.send.try_send(call) {
+                Ok(()) => return true,
+                Err(mpsc::error::TrySendError::Full(_)) => return false,
+                Err(mpsc::error::TrySendError::Closed(call)) => call,
+            },
+            _ => call,
+        };
+        let (send, calls) = mpsc::channel(QUEUE);
+        let queued = send.try_send(call).is_ok();
+        let address = address.to_owned();
+        links.insert(
+            (member, purpose),
+            Link {
+                address: address.clone(),
+                send,
+            },
+        );
+        let run = Runner {
+            links: self.clone(),
+            member,
+            address,
+            purpose,
+            open: None,
+        };
+        self.env.tasks.spawn_brief("link", run.run(calls));
+        queued
+    }
+
+    /// Dials and shakes hands.
+    pub(crate) async fn connect(
+        &self,
+        member: MemberId,
+        address: &str,
+        purpose: Purpose,
+    ) -> Result<Stream, CallError> {
+        let Some(cluster) = self.me.cluster() else {
+            return Err(self.unreachable(member, address, "this node has no cluster yet"));
+        };
+        let hello = Hello {
+            cluster,
+            group: self.me.group,
+            sender: self.me.member,
+            addressed: member,
+            purpose,
+            client_address: self.me.client_address.clone(),
+        };
+        let tokens = self.secrets.tokens();
+        let mut rng = rand::SeedableRng::from_rng(&mut *self.rng.lock());
+        let connect = async {
+            let mut stream = self.env.net.dial(address).await?;
+            let rng: &mut StdRng = &mut rng;
+            let welcome = handshake::dial(&mut stream, hello, &tokens, rng).await?;
+            Ok::<_, HandshakeError>((stream, welcome))
+        };
+        match self.env.within(CONNECT_LIMIT, connect).await {
+            Some(Ok((stream, welcome))) => {
+                self.learn_client_address(member, welcome.client_address);
+                Ok(stream)
+            }
+            Some(Err(error)) => Err(self.unreachable(member, address, error)),
+            None => {
+                let why = format!("no connection within {CONNECT_LIMIT:?}");
+                Err(self.unreachable(member, address, why))
+            }
+        }
+    }
+
+    pub(crate) fn unreachable(
+        &self,
+        member: MemberId,
+        address: &str,
+        why: impl ToString,
+    ) -> CallError {
+        CallError::Unreachable {
+            member,
+            address: address.to_owned(),
+            why: why.to_string(),
+        }
+    }
+}
+
+pub(crate) fn lost(member: MemberId, address: &str, why: impl ToString) -> CallError {
+    CallError::Lost {
+        member,
+        address: address.to_owned(),
+        why: why.to_string(),
+    }
+}
+
+/// The task of one link.
+struct Runner {
+    links: Arc<Links>,
+    member: MemberId,
+    address: String,
+    purpose: Purpose,
+    open: Option<Open>,
+}
+
+/// A connection with its requests under way.
+struct Open {
+    write: WriteHalf<Stream>,
+    waiting: Arc<Waiting>,
+}
+
+#[derive(Default)]
+struct Waiting {
+    replies: Mutex<HashMap<u64, (Mono, oneshot::Sender<Result<Response, CallError>>)>>,
+    ended: CancellationToken,
+    next: AtomicU64,
+}
+
+impl Waiting {
+    fn oldest(&self) -> Option<Mono> {
+        self.replies.lock().values().map(|(since, _)| *since).min()
+    }
+}
+
+impl Runner {
+    async fn run(mut self, mut calls: mpsc::Receiver<Call>) {
+        let env = self.links.env.clone();
+        loop {
+            let next = tokio::select! {
+                next = env.within(IDLE_LIMIT, calls.recv()) => next,
+                () = env.tasks.stopping() => return,
+            };
+            // Idle, or replaced by a link to another address.
+            let Some(Some(call)) = next else { return };
+            if call.reply.is_closed() || env.clock.mono() >= call.deadline {
+                continue;
+            }
+            self.drop_dead();
+            if self.open.is_none() {
+                match self.links.connect(self.member, &self.address, self.purpose).await {
+                    Ok(stream) => self.open = Some(self.start(stream)),
+                    Err(error) => {
+                        tracing::debug!(%error, purpose = ?self.purpose, "no link");
+                        let _ = call.reply.send(Err(error));
+                        continue;
+                    }
+                }
+            }
+            self.send(call).await;
+        }
+    }
+
+    fn drop_dead(&mut self) {
+        let now = self.links.env.clock.mono();
+        let dead = self.open.as_ref().is_some_and(|open| {
+            open.waiting.ended.is_cancelled()
+                || open
+                    .waiting
+                    .oldest()
+                    .is_some_and(|since| now - since > STUCK_LIMIT)
+        });
+        if dead {
+            self.open = None;
+        }
+    }
+
+    fn start(&self, stream: Stream) -> Open {
+        let (read, write) = tokio::io::split(stream);
+        let waiting = Arc::new(Waiting::default());
+        let answers = read_answers(read, waiting.clone());
+        self.links.env.tasks.spawn_brief("link answers", answers);
+        Open { write, waiting }
+    }
+
+    async fn send(&mut self, call: Call) {
+        let Some(open) = &mut self.open else { return };
+        let env = &self.links.env;
+        let number = open.waiting.next.fetch_add(1, Ordering::Relaxed);
+        let now = env.clock.mono();
+        open.waiting.replies.lock().insert(number, (now, call.reply));
+        let sent = env
+            .within(STUCK_LIMIT, write_frame(&mut open.write, number, &call.body))
+            .await;
+        if !matches!(sent, Some(Ok(()))) {
+            open.waiting.replies.lock().clear();
+            self.open = None;
+        }
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.waiting.ended.cancel();
+        self.waiting.replies.lock().clear();
+    }
+}
+
+async fn read_answers(mut read: ReadHalf<Stream>, waiting: Arc<Waiting>) {
+    let end = tokio::select! {
+        () = waiting.ended.cancelled() => return,
+        end = take_answers(&mut read, &waiting) => end,
+    };
+    if end.kind() == io::ErrorKind::InvalidData {
+        tracing::warn!(error = %end, "a peer's answer makes no sense; the connection is dropped");
+    }
+    waiting.ended.cancel();
+    waiting.replies.lock().clear();
+}
+
+async fn take_answers(read: &mut ReadHalf<Stream>, waiting: &Waiting) -> io::Error {
+    loop {
+        let answer = match read_frame(read, SMALL_FRAME).await {
+            Ok(Some((number, body))) => decode::<Response>(&body).map(|answer| (number, answer)),
+            Ok(None) => Err(io::ErrorKind::UnexpectedEof.into()),
+            Err(error) => Err(error),
+        };
+        match answer {
+            Ok((number, answer)) => {
+                if let Some((_, reply)) = waiting.replies.lock().remove(&number) {
+                    let _ = reply.send(Ok(answer));
+                }
+            }
+            Err(error) => return error,
+        }
+    }
+}

@@ -1,0 +1,457 @@
+//! Consensus: the only module that names openraft. Entries are proposed under a leadership,
+//! replicated, applied; members are added, promoted and removed; images are sent to those that
+//! the log no longer reaches. Our own types go on the wire and on disk.
+
+mod fence;
+mod handshake;
+mod identity;
+mod leadership;
+mod links;
+mod log;
+mod membership;
+mod peers;
+mod receive;
+mod report;
+mod server;
+mod settings;
+mod space;
+mod state;
+mod transfer;
+mod types;
+mod upkeep;
+mod wire;
+
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use flower_api::{MemberId, Revision, report::Disk};
+use flower_engine::Entry;
+use flower_store::{LogPosition, StateStats, StateView};
+use openraft::{
+    errors::{ClientWriteError, ForwardReason, ForwardToLeader},
+    impls::ProgressResponder,
+    raft::ClientWriteResult,
+};
+use tokio::sync::{oneshot, watch};
+
+pub use handshake::{FixedSecrets, PeerSecrets};
+pub use identity::{Me, PersistCluster};
+pub use leadership::Leadership;
+pub use report::ConsensusReport;
+pub use settings::{ConsensusSettings, Timing};
+pub use state::AppliedAt;
+
+use crate::env::{Env, Fatal, Mono};
+use fence::Fences;
+use links::Links;
+use log::{FlushedLog, LogStore};
+use server::Server;
+use space::Space;
+use state::StateStore;
+use transfer::Outgoing;
+use types::{LeaderId, Proposed, Stages, Types, position};
+
+pub(crate) type Raft = openraft::Raft<Types, StateStore>;
+
+/// A new leader refuses entries until a quorum has answered it; how long to wait between
+/// attempts.
+const LEASE_WAIT: std::time::Duration = std::time::Duration::from_millis(10);
+
+/// This node's part in its group. Cheap to clone.
+#[derive(Clone)]
+pub struct Consensus(Arc<Inner>);
+
+struct Inner {
+    env: Env,
+    me: Arc<Me>,
+    settings: ConsensusSettings,
+    raft: Raft,
+    links: Arc<Links>,
+    outgoing: Arc<Outgoing>,
+    log: FlushedLog,
+    state: StateStore,
+    space: Space,
+    fences: Fences,
+    leadership: watch::Receiver<Option<Leadership>>,
+    recovered: watch::Receiver<bool>,
+    counters: Arc<leadership::Counters>,
+    full_repairs: u64,
+    /// One entry is on its way into the log at a time, so that their order is the caller's.
+    proposing: tokio::sync::Mutex<()>,
+    /// One change of the configuration at a time.
+    changing: tokio::sync::Mutex<()>,
+    listening: std::net::SocketAddr,
+}
+
+/// Where the leader is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LeaderInfo {
+    /// Its member id.
+    pub member: MemberId,
+    /// `host:port` of its peer port.
+    pub address: String,
+    /// `host:port` of its client API.
+    pub client_address: String,
+}
+
+/// Why an entry was not applied, as far as is known.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum ProposeError {
+    /// It is not in any log and never will be.
+    #[error("this node does not lead under that leadership")]
+    NotDone {
+        /// Who leads, as far as is known.
+        leader: Option<LeaderInfo>,
+    },
+    /// It may be applied, now or later.
+    #[error("whether the entry is committed is not known")]
+    Unknown,
+    /// The node stops.
+    #[error(transparent)]
+    Fatal(#[from] Fatal),
+}
+
+/// An entry that has taken its place in this node's log.
+pub struct Proposal {
+    /// Its place; another leader may yet put something else there.
+    pub position: LogPosition,
+    /// Resolves when it is durable on this node, or never will be: the next batch may be
+    /// closed. It need not be committed.
+    pub flushed: FlushedSignal,
+    /// Resolves when it is committed and applied on this node.
+    pub applied: AppliedSignal,
+}
+
+/// See [`Proposal::flushed`].
+pub struct FlushedSignal(oneshot::Receiver<()>);
+
+impl FlushedSignal {
+    /// True when it is durable on this node, false when it never will be.
+    pub async fn wait(self) -> bool {
+        self.0.await.is_ok()
+    }
+}
+
+type Complete = openraft::alias::OneshotReceiverOf<Types, ClientWriteResult<Types>>;
+
+/// See [`Proposal::applied`].
+pub struct AppliedSignal {
+    complete: Complete,
+    consensus: Consensus,
+}
+
+impl AppliedSignal {
+    /// Where it was applied. Has no time limit: a deposed leader may hear of it much later.
+    ///
+    /// # Errors
+    /// `Unknown` when this node's log was overwritten or the node stops.
+    pub async fn wait(self) -> Result<LogPosition, ProposeError> {
+        match self.complete.await {
+            Ok(result) => self.consensus.outcome(result),
+            Err(_) => Err(self.consensus.gone()),
+        }
+    }
+}
+
+impl Consensus {
+    /// Starts the node's part: opens the peer port, replays the log, takes part in elections
+    /// when it is a voter. Returns before it has recovered, see [`Consensus::recovered`].
+    ///
+    /// # Errors
+    /// When the port is taken or the disk fails.
+    pub async fn open(
+        env: &Env,
+        settings: ConsensusSettings,
+        me: Arc<Me>,
+        log: flower_store::Log,
+        state: flower_store::State,
+        full_repairs: u64,
+    ) -> Result<Self, Fatal> {
+        let listener = env.net.listen(settings.listen).await.map_err(|e| {
+            Fatal::new(format!(
+                "the peer port {} cannot be opened: {e} [setting: FLOWER_PEER_PORT]",
+                settings.listen
+            ))
+        })?;
+        let listening = listener
+            .local_addr()
+            .map_err(|e| Fatal::new(format!("the peer port does not say where it is: {e}")))?;
+        let log = FlushedLog::new(env, log);
+        let state = StateStore::new(env, state, log.clone())
+            .await
+            .map_err(|e| Fatal::new(format!("the state cannot be used: {e}")))?;
+        let links = Links::new(env, me.clone(), settings.secrets.clone());
+        let outgoing = Arc::new(Outgoing::default());
+        let space = Space::watch(env).await;
+        let config = settings.timing.config(&me)?;
+        let network = peers::Network {
+            links: links.clone(),
+            outgoing: outgoing.clone(),
+        };
+        let store = LogStore::new(log.clone(), state.clone());
+        let raft = Raft::new(me.member.0, config, network, store, state.clone())
+            .await
+            .map_err(|e| Fatal::new(format!("consensus cannot start: {e}")))?;
+        let server = Server {
+            env: env.clone(),
+            raft: raft.clone(),
+            links: links.clone(),
+            space: space.clone(),
+            receiving: Arc::default(),
+        };
+        env.tasks.spawn("peer port", server.run(listener));
+        let watched = leadership::watch(env, &raft, &state, me.member);
+        upkeep::start(env, &raft, &state, &log, &outgoing, &settings);
+        Ok(Self(Arc::new(Inner {
+            env: env.clone(),
+            fences: Fences::new(env, &raft, &links),
+            me,
+            settings,
+            raft,
+            links,
+            outgoing,
+            log,
+            state,
+            space,
+            leadership: watched.leadership,
+            recovered: watched.recovered,
+            counters: watched.counters,
+            full_repairs,
+            proposing: tokio::sync::Mutex::new(()),
+            changing: tokio::sync::Mutex::new(()),
+            listening,
+        })))
+    }
+
+    /// Puts an entry into the log under `lead` and returns once it has its place there: the
+    /// next one may be proposed then, and comes behind it. An entry refused for want of a
+    /// quorum's sign of life is proposed again until `deadline`.
+    ///
+    /// # Errors
+    /// `NotDone` when it is in no log: everything that was built on it must be dropped.
+    pub async fn propose(
+        &self,
+        lead: &Leadership,
+        entry: Entry,
+        deadline: Mono,
+    ) -> Result<Proposal, ProposeError> {
+        let _alone = self.0.proposing.lock().await;
+        let entry = Arc::new(entry);
+        loop {
+            let (stages, appended, flushed) = Stages::new();
+            let (responder, mut complete) = ProgressResponder::complete_only();
+            let proposed = Proposed {
+                entry: entry.clone(),
+                stages: Some(stages),
+            };
+            self.0
+                .raft
+                .write(proposed)
+                .with_leader(LeaderId {
+                    term: lead.term(),
+                    node_id: lead.member().0,
+                })
+                .responder(responder)
+                .await
+                .map_err(|_| self.gone())?;
+            let refused = tokio::select! {
+                biased;
+                Ok(position) = appended => {
+                    return Ok(Proposal {
+                        position,
+                        flushed: FlushedSignal(flushed),
+                        applied: AppliedSignal { complete, consensus: self.clone() },
+                    });
+                }
+                result = &mut complete => result.map_err(|_| self.gone())?,
+            };
+            match refused {
+                Err(ClientWriteError::ForwardToLeader(ForwardToLeader {
+                    reason: ForwardReason::LeaseExpired,
+                    ..
+                })) if self.0.env.clock.mono() < deadline => self.0.env.sleep(LEASE_WAIT).await,
+                other => {
+                    return Err(match self.outcome(other) {
+                        Err(error) => error,
+                        // Applied without having been appended: cannot be, and is not believed.
+                        Ok(_) => ProposeError::Unknown,
+                    });
+                }
+            }
+        }
+    }
+
+    fn outcome(&self, result: ClientWriteResult<Types>) -> Result<LogPosition, ProposeError> {
+        match result {
+            Ok(done) => Ok(position(&done.log_id)),
+            Err(ClientWriteError::ForwardToLeader(_)) => Err(ProposeError::NotDone {
+                leader: self.leader(),
+            }),
+            Err(_) => Err(ProposeError::Unknown),
+        }
+    }
+
+    fn gone(&self) -> ProposeError {
+        match self.0.env.tasks.failure() {
+            Some(fatal) => ProposeError::Fatal(fatal),
+            None => ProposeError::Unknown,
+        }
+    }
+
+    /// The leadership that this node holds, once everything before its own first entry is
+    /// applied; absent while it does not lead.
+    pub fn leadership(&self) -> watch::Receiver<Option<Leadership>> {
+        self.0.leadership.clone()
+    }
+
+    /// A position of the log such that a view that has applied it reflects everything that was
+    /// acknowledged before this call. Arrivals share fences: one is under way, later ones join
+    /// the next.
+    ///
+    /// # Errors
+    /// Why there was none before `deadline`, for people.
+    pub async fn fence(&self, deadline: Mono) -> Result<u64, FenceError> {
+        self.0.fences.fence(deadline).await
+    }
+
+    /// Waits until the entry at `index` is applied here; false when `deadline` comes first.
+    pub async fn wait_applied(&self, index: u64, deadline: Mono) -> bool {
+        let reached = |at: &AppliedAt| at.position.is_some_and(|p| p.index >= index);
+        self.wait_state(reached, deadline).await
+    }
+
+    /// Waits until `revision` is applied here; false when `deadline` comes first.
+    pub async fn wait_revision(&self, revision: Revision, deadline: Mono) -> bool {
+        self.wait_state(|at| at.revision >= revision, deadline).await
+    }
+
+    async fn wait_state(&self, reached: impl Fn(&AppliedAt) -> bool, deadline: Mono) -> bool {
+        let mut applied = self.0.state.applied();
+        let wait = applied.wait_for(|at| reached(at));
+        matches!(self.0.env.until(deadline, wait).await, Some(Ok(_)))
+    }
+
+    /// How far the state has come, and every change of it.
+    pub fn applied(&self) -> watch::Receiver<AppliedAt> {
+        self.0.state.applied()
+    }
+
+    /// The newest view. Hold it for one call only.
+    pub fn view(&self) -> Arc<StateView> {
+        self.0.state.view()
+    }
+
+    /// Age of the oldest view that is still held, milliseconds.
+    pub fn oldest_view_ms(&self) -> u64 {
+        self.0.state.oldest_view_ms()
+    }
+
+    /// Sizes and counters of the state.
+    pub fn state_stats(&self) -> StateStats {
+        self.0.state.stats()
+    }
+
+    /// Sizes of the log.
+    pub fn log_stats(&self) -> flower_store::log::LogStats {
+        self.0.log.reader().stats()
+    }
+
+    /// Free space of the volume, as of the last second.
+    pub fn disk(&self) -> Disk {
+        self.0.space.disk()
+    }
+
+    /// Whether everything that was in the log when the node started has been applied again.
+    /// Nothing is to be served before that.
+    pub fn recovered(&self) -> watch::Receiver<bool> {
+        self.0.recovered.clone()
+    }
+
+    /// Who leads, as far as this node knows.
+    pub fn leader(&self) -> Option<LeaderInfo> {
+        let metrics = self.metrics();
+        let id = metrics.current_leader?;
+        let member = MemberId(id);
+        let address = metrics.membership_config.get_node(&id)?.address.clone();
+        let client_address = if member == self.0.me.member {
+            self.0.me.client_address.clone()
+        } else {
+            self.0
+                .links
+                .client_address(member)
+                .unwrap_or_else(|| default_client_address(&address))
+        };
+        Some(LeaderInfo {
+            member,
+            address,
+            client_address,
+        })
+    }
+
+    /// This node's identity.
+    pub fn me(&self) -> &Arc<Me> {
+        &self.0.me
+    }
+
+    /// Where the peer port listens.
+    pub fn listening(&self) -> std::net::SocketAddr {
+        self.0.listening
+    }
+
+    /// Makes everything applied durable now.
+    ///
+    /// # Errors
+    /// When the disk fails; the node stops then.
+    pub async fn checkpoint(&self) -> Result<Option<LogPosition>, Fatal> {
+        match self.0.state.checkpoint().await {
+            Ok(made) => Ok(made.position()),
+            Err(error) => Err(self.fail(error.to_string())),
+        }
+    }
+
+    /// Stops taking part, then makes everything applied durable. Leadership should have been
+    /// handed over before.
+    ///
+    /// # Errors
+    /// When the disk fails.
+    pub async fn shutdown(&self) -> Result<(), Fatal> {
+        self.0.env.tasks.stop();
+        if let Err(error) = self.0.raft.shutdown().await {
+            tracing::warn!(%error, "consensus did not stop in order");
+        }
+        match self.0.env.tasks.failure() {
+            Some(fatal) => Err(fatal),
+            None => self.checkpoint().await.map(drop),
+        }
+    }
+
+    /// Resolves when the node cannot go on.
+    pub async fn fatal(&self) -> Fatal {
+        self.0.env.tasks.fatal().await
+    }
+
+    fn fail(&self, why: String) -> Fatal {
+        let fatal = Fatal::new(why);
+        self.0.env.tasks.fail(fatal.clone());
+        self.0.env.tasks.failure().unwrap_or(fatal)
+    }
+
+    /// The library's metrics, copied at once: its guard must not be held.
+    fn metrics(&self) -> openraft::RaftMetrics<Types> {
+        use openraft::async_runtime::watch::WatchReceiver;
+        self.0.raft.metrics().borrow_watched().clone()
+    }
+}
+
+/// The client API of a member that has not said where its own is: the same host, the default
+/// port.
+fn default_client_address(peer_address: &str) -> String {
+    let host = peer_address
+        .rsplit_once(':')
+        .map_or(peer_address, |(host, _)| host);
+    format!("{host}:{}", flower_api::ports::CLIENT)
+}
+
+pub use fence::FenceError;

@@ -1,0 +1,182 @@
+//! A node's life: its data directory is opened, minted or found broken; an uninitialized one
+//! waits to be bootstrapped or addressed by a leader; a broken one answers, and takes no part.
+//! Serving clients is not done here.
+
+use std::sync::Arc;
+
+use flower_api::{
+    MemberId,
+    report::{Identity, Lifecycle},
+};
+use flower_store::{AdoptError, DataDir, DirReport, DirSettings, OpenDir, Opened};
+use rand::RngCore;
+
+use crate::{
+    consensus::{Consensus, ConsensusSettings, Me, PersistCluster},
+    env::{Env, Fatal, LaneId},
+};
+
+/// What a node is started with.
+#[derive(Clone)]
+pub struct NodeSettings {
+    /// The name it is started under (the pod's name in Kubernetes).
+    pub name: String,
+    /// `host:port` of its client API, as other members reach it.
+    pub client_address: String,
+    /// Caches and group.
+    pub directory: DirSettings,
+    /// Consensus.
+    pub consensus: ConsensusSettings,
+}
+
+/// A node that has opened its data directory.
+pub struct Node {
+    name: String,
+    stage: Stage,
+}
+
+/// What opening came to. Uninitialized, Joining, Member and Removed follow from the cluster's
+/// configuration as it goes; consensus runs in all of them, and lets nobody in before there is
+/// a cluster.
+enum Stage {
+    Running(Consensus),
+    Broken {
+        why: String,
+        identity: Option<flower_store::Identity>,
+        group: flower_api::GroupId,
+    },
+}
+
+impl Node {
+    /// Opens the data directory and starts consensus over it. A directory that cannot be read
+    /// gives a node too: one that says why and takes no part.
+    ///
+    /// # Errors
+    /// When the disk fails, the directory belongs to another group or version, or the peer
+    /// port is taken.
+    pub async fn open(env: &Env, settings: NodeSettings) -> Result<Self, Fatal> {
+        let group = settings.directory.group;
+        let stage = match open_directory(env, settings.directory).await? {
+            Opened::Fresh(open) | Opened::Member(open) => {
+                Stage::Running(start(env, &settings, open).await?)
+            }
+            Opened::Broken { why, identity } => {
+                tracing::error!(%why, "the data directory is broken; this node takes no part");
+                Stage::Broken {
+                    why,
+                    identity,
+                    group,
+                }
+            }
+        };
+        Ok(Self {
+            name: settings.name,
+            stage,
+        })
+    }
+
+    /// Consensus; absent when the directory is broken.
+    pub fn consensus(&self) -> Option<&Consensus> {
+        match &self.stage {
+            Stage::Running(consensus) => Some(consensus),
+            Stage::Broken { .. } => None,
+        }
+    }
+
+    /// Why the directory is broken, if it is.
+    pub fn broken(&self) -> Option<&str> {
+        match &self.stage {
+            Stage::Running(_) => None,
+            Stage::Broken { why, .. } => Some(why),
+        }
+    }
+
+    /// Who the node is.
+    pub fn identity(&self) -> Identity {
+        let version = env!("CARGO_PKG_VERSION").to_owned();
+        let name = self.name.clone();
+        match &self.stage {
+            Stage::Running(consensus) => Identity {
+                cluster: consensus.me().cluster(),
+                group: consensus.me().group,
+                member: Some(consensus.me().member),
+                lifecycle: consensus.lifecycle(),
+                broken: None,
+                version,
+                name,
+            },
+            Stage::Broken {
+                why,
+                identity,
+                group,
+            } => Identity {
+                cluster: identity.as_ref().and_then(|i| i.cluster.clone()),
+                group: identity.as_ref().map_or(*group, |i| i.group),
+                member: identity.as_ref().map(|i| i.member),
+                lifecycle: Lifecycle::Broken,
+                broken: Some(why.clone()),
+                version,
+                name,
+            },
+        }
+    }
+}
+
+async fn open_directory(env: &Env, settings: DirSettings) -> Result<Opened, Fatal> {
+    let mint = MemberId(env.seeds.child("member id").rng().next_u64());
+    let disk = env.disk.clone();
+    let open = move || DataDir::open(disk, &settings, mint);
+    env.run_on(LaneId::State, open)
+        .await
+        .map_err(|e| Fatal::new(e.to_string()))?
+        .map_err(|e| Fatal::new(e.to_string()))
+}
+
+async fn start(env: &Env, settings: &NodeSettings, open: OpenDir) -> Result<Consensus, Fatal> {
+    let OpenDir {
+        dir,
+        log,
+        state,
+        report,
+    } = open;
+    let identity = dir.identity().clone();
+    let DirReport {
+        full_repairs,
+        replayable,
+        ..
+    } = report;
+    tracing::info!(
+        member = %identity.member,
+        cluster = identity.cluster.as_ref().map(|c| c.0.as_str()),
+        full_repairs,
+        replayable,
+        "the data directory is open"
+    );
+    let me = Me::new(
+        identity.member,
+        identity.group,
+        identity.cluster,
+        settings.client_address.clone(),
+        persist(env, dir),
+    );
+    let settings = settings.consensus.clone();
+    Consensus::open(env, settings, me, log, state, full_repairs).await
+}
+
+fn persist(env: &Env, dir: DataDir) -> PersistCluster {
+    let env = env.clone();
+    let dir = Arc::new(parking_lot::Mutex::new(dir));
+    Box::new(move |cluster| {
+        let (env, dir) = (env.clone(), dir.clone());
+        Box::pin(async move {
+            let adopt = move || dir.lock().adopt(&cluster);
+            match env.run_on(LaneId::Files, adopt).await {
+                Ok(Ok(())) => Ok(()),
+                Ok(Err(error @ (AdoptError::OtherCluster { .. } | AdoptError::Fatal(_)))) => {
+                    Err(std::io::Error::other(error))
+                }
+                Err(gone) => Err(std::io::Error::other(gone)),
+            }
+        })
+    })
+}
