@@ -87,7 +87,9 @@ impl Fences {
                 self.0.env.tasks.spawn_brief("fence", shared.run());
             }
         }
-        answer.await.unwrap_or_else(|_| Err("the node stops".into()))
+        answer
+            .await
+            .unwrap_or_else(|_| Err("the node stops".into()))
     }
 }
 
@@ -124,8 +126,7 @@ impl Shared {
             .zip(refused.leader_node)
             .map(|(id, peer)| (MemberId(id), peer.address))
             .or_else(|| self.leader());
-        let Some((member, address)) = known.filter(|(id, _)| *id != self.links.me().member)
-        else {
+        let Some((member, address)) = known.filter(|(id, _)| *id != self.links.me().member) else {
             return Err("no leader is known".into());
         };
         let asked = self

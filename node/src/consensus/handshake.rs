@@ -302,8 +302,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_refusal_is_told_to_both() {
-        let (dialled, accepted) =
-            meet(&["a"], &["a"], Err(Refusal::Member(MemberId(9)))).await;
+        let (dialled, accepted) = meet(&["a"], &["a"], Err(Refusal::Member(MemberId(9)))).await;
         for why in [dialled.unwrap_err(), accepted.unwrap_err()] {
             assert!(why.contains("0000000000000009"), "{why}");
         }
@@ -316,7 +315,9 @@ mod tests {
         let impostor = async {
             read_frame(&mut far, MAX_FRAME).await.unwrap();
             let nonce = Code::default();
-            write_frame(&mut far, 0, &encode(&Challenge { nonce })).await.unwrap();
+            write_frame(&mut far, 0, &encode(&Challenge { nonce }))
+                .await
+                .unwrap();
             read_frame(&mut far, MAX_FRAME).await.unwrap();
             let verdict = Verdict {
                 code: Code::default(),
@@ -326,7 +327,10 @@ mod tests {
         };
         let ours = tokens(&["a"]);
         let (dialled, ()) = tokio::join!(dial(&mut near, hello(), &ours, &mut rng), impostor);
-        assert!(matches!(dialled, Err(HandshakeError::Impostor)), "{dialled:?}");
+        assert!(
+            matches!(dialled, Err(HandshakeError::Impostor)),
+            "{dialled:?}"
+        );
     }
 
     #[tokio::test]

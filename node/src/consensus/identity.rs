@@ -123,9 +123,21 @@ mod tests {
         let refuse = Judgement::Refuse;
         for (mine, hello, verdict) in [
             (Some("c"), hello("c", 2, 0), Judgement::LetIn),
-            (Some("c"), hello("d", 2, 0), refuse(Refusal::Cluster(ClusterId("c".into())))),
-            (Some("c"), hello("c", 3, 0), refuse(Refusal::Member(MemberId(2)))),
-            (Some("c"), hello("c", 2, 1), refuse(Refusal::Group(GroupId(0)))),
+            (
+                Some("c"),
+                hello("d", 2, 0),
+                refuse(Refusal::Cluster(ClusterId("c".into()))),
+            ),
+            (
+                Some("c"),
+                hello("c", 3, 0),
+                refuse(Refusal::Member(MemberId(2))),
+            ),
+            (
+                Some("c"),
+                hello("c", 2, 1),
+                refuse(Refusal::Group(GroupId(0))),
+            ),
             (None, hello("c", 2, 0), Judgement::Adopt),
             (None, hello("c", 3, 0), refuse(Refusal::Member(MemberId(2)))),
             (None, hello("c", 2, 1), refuse(Refusal::Group(GroupId(0)))),

@@ -136,7 +136,11 @@ impl Follower {
         self.leadership.send_if_modified(|before| {
             let changed = *before != now;
             if changed {
-                tracing::info!(leads = now.is_some(), term = metrics.current_term, "leadership");
+                tracing::info!(
+                    leads = now.is_some(),
+                    term = metrics.current_term,
+                    "leadership"
+                );
             }
             *before = now;
             changed
@@ -150,7 +154,9 @@ impl Follower {
 
 /// A leader may act once its own first entry is applied: everything before it is then, too.
 fn usable(me: MemberId, state: ServerState, term: u64, at: AppliedAt) -> Option<Leadership> {
-    let own = at.position.is_some_and(|p| p.term == term && p.leader == me.0);
+    let own = at
+        .position
+        .is_some_and(|p| p.term == term && p.leader == me.0);
     (state == ServerState::Leader && own).then_some(Leadership { term, member: me })
 }
 

@@ -288,7 +288,11 @@ impl Runner {
             }
             self.drop_dead();
             if self.open.is_none() {
-                match self.links.connect(self.member, &self.address, self.purpose).await {
+                match self
+                    .links
+                    .connect(self.member, &self.address, self.purpose)
+                    .await
+                {
                     Ok(stream) => self.open = Some(self.start(stream)),
                     Err(error) => {
                         tracing::debug!(%error, purpose = ?self.purpose, "no link");
@@ -328,9 +332,15 @@ impl Runner {
         let env = &self.links.env;
         let number = open.waiting.next.fetch_add(1, Ordering::Relaxed);
         let now = env.clock.mono();
-        open.waiting.replies.lock().insert(number, (now, call.reply));
+        open.waiting
+            .replies
+            .lock()
+            .insert(number, (now, call.reply));
         let sent = env
-            .within(STUCK_LIMIT, write_frame(&mut open.write, number, &call.body))
+            .within(
+                STUCK_LIMIT,
+                write_frame(&mut open.write, number, &call.body),
+            )
             .await;
         if !matches!(sent, Some(Ok(()))) {
             open.waiting.replies.lock().clear();

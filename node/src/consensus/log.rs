@@ -82,11 +82,6 @@ impl FlushedLog {
             .ok_or_else(|| io::Error::other("the log was flushed, but does not say how far"))
     }
 
-    /// How far the log is durable, as of the last flush.
-    pub(crate) fn flushed(&self) -> Option<LogPosition> {
-        self.0.flushed.borrow().and_then(Flushed::position)
-    }
-
     /// Sizes and bounds.
     pub(crate) fn reader(&self) -> &LogReader {
         &self.0.reader

@@ -237,8 +237,14 @@ impl Consensus {
     /// As [`Consensus::add_learner`], and `not-caught-up`.
     pub async fn promote(&self, call: &OfMember) -> Result<Done, Problem> {
         let metrics = self.leading()?;
-        let is_learner = metrics.membership_config.get_node(&raw(call.member)).is_some()
-            && !metrics.membership_config.voter_ids().any(|id| id == raw(call.member));
+        let is_learner = metrics
+            .membership_config
+            .get_node(&raw(call.member))
+            .is_some()
+            && !metrics
+                .membership_config
+                .voter_ids()
+                .any(|id| id == raw(call.member));
         if is_learner {
             self.caught_up(call.member).await?;
         }
@@ -263,13 +269,21 @@ impl Consensus {
         let _alone = self.0.changing.lock().await;
         let metrics = self.leading()?;
         let current = version(metrics.membership_config.log_id());
-        if call.fence.configuration.is_some_and(|fence| fence != current) {
+        if call
+            .fence
+            .configuration
+            .is_some_and(|fence| fence != current)
+        {
             return Err(stale(current, call.fence.configuration));
         }
         if call.member == self.me().member {
             return Ok(self.done());
         }
-        if !metrics.membership_config.voter_ids().any(|id| id == raw(call.member)) {
+        if !metrics
+            .membership_config
+            .voter_ids()
+            .any(|id| id == raw(call.member))
+        {
             return Err(unsafe_now(format!("member {} is no voter", call.member)));
         }
         self.caught_up(call.member).await?;
@@ -290,7 +304,9 @@ impl Consensus {
         let mut followers = self.followers(&metrics);
         followers.retain(|f| voters.contains(&f.member.0) && f.contact_ms.is_some());
         let best = followers.iter().max_by_key(|f| {
-            let recent = f.contact_ms.is_some_and(|ms| u128::from(ms) < REACHABLE.as_millis());
+            let recent = f
+                .contact_ms
+                .is_some_and(|ms| u128::from(ms) < REACHABLE.as_millis());
             (recent, f.matched)
         });
         let Some(best) = best.map(|f| f.member) else {
@@ -301,7 +317,14 @@ impl Consensus {
     }
 
     async fn hand_to(&self, member: MemberId) -> Result<Done, Problem> {
-        if self.0.raft.trigger().transfer_leader(raw(member)).await.is_err() {
+        if self
+            .0
+            .raft
+            .trigger()
+            .transfer_leader(raw(member))
+            .await
+            .is_err()
+        {
             return Err(internal("the node stops"));
         }
         let mut progress = self.0.raft.metrics();
@@ -387,7 +410,11 @@ impl Consensus {
         let Some(next) = plan(&seen, fence, &step)? else {
             return Ok(self.done());
         };
-        tracing::info!(?step, index = seen.version.index, "changing the configuration");
+        tracing::info!(
+            ?step,
+            index = seen.version.index,
+            "changing the configuration"
+        );
         let only_if = Precondition::LastMembershipLogId {
             last_membership_log_id: *stored.log_id(),
         };
@@ -505,9 +532,15 @@ mod tests {
         let three = membership(&[1, 2, 3], &[4]);
         let at = |id: u64| format!("host-{id}:7701");
         for (step, expected) in [
-            (Step::Add(MemberId(5), at(5)), Some(membership(&[1, 2, 3], &[4, 5]))),
+            (
+                Step::Add(MemberId(5), at(5)),
+                Some(membership(&[1, 2, 3], &[4, 5])),
+            ),
             (Step::Add(MemberId(4), at(4)), None),
-            (Step::Promote(MemberId(4)), Some(membership(&[1, 2, 3, 4], &[]))),
+            (
+                Step::Promote(MemberId(4)),
+                Some(membership(&[1, 2, 3, 4], &[])),
+            ),
             (Step::Promote(MemberId(2)), None),
             (Step::Remove(MemberId(2)), Some(membership(&[1, 3], &[4]))),
             (Step::Remove(MemberId(4)), Some(membership(&[1, 2, 3], &[]))),
@@ -523,10 +556,20 @@ mod tests {
         let three = membership(&[1, 2, 3], &[4]);
         let old = ConfigVersion { term: 2, index: 6 };
         for (reachable, fence, step, expected) in [
-            (&[2, 3, 4][..], old, Step::Remove(MemberId(2)), code::STALE_CONFIGURATION),
+            (
+                &[2, 3, 4][..],
+                old,
+                Step::Remove(MemberId(2)),
+                code::STALE_CONFIGURATION,
+            ),
             (&[2, 3, 4], V, Step::Remove(MemberId(1)), code::UNSAFE),
             (&[2, 3, 4], V, Step::Promote(MemberId(9)), code::UNSAFE),
-            (&[2, 3, 4], V, Step::Add(MemberId(4), "elsewhere:1".into()), code::UNSAFE),
+            (
+                &[2, 3, 4],
+                V,
+                Step::Add(MemberId(4), "elsewhere:1".into()),
+                code::UNSAFE,
+            ),
             // 1 and 3 would have to carry the group, and 3 is gone.
             (&[2], V, Step::Remove(MemberId(2)), code::UNSAFE),
             // Of four voters three must be reachable.

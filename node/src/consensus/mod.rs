@@ -324,7 +324,8 @@ impl Consensus {
 
     /// Waits until `revision` is applied here; false when `deadline` comes first.
     pub async fn wait_revision(&self, revision: Revision, deadline: Mono) -> bool {
-        self.wait_state(|at| at.revision >= revision, deadline).await
+        self.wait_state(|at| at.revision >= revision, deadline)
+            .await
     }
 
     async fn wait_state(&self, reached: impl Fn(&AppliedAt) -> bool, deadline: Mono) -> bool {

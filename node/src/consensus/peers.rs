@@ -108,7 +108,10 @@ impl Client {
             last: rpc.last_log_id.as_ref().map(position),
             transfer: rpc.leadership_transfer,
         };
-        match self.call(Purpose::Control, &request, option.soft_ttl()).await? {
+        match self
+            .call(Purpose::Control, &request, option.soft_ttl())
+            .await?
+        {
             Response::Vote {
                 vote,
                 granted,
@@ -157,9 +160,7 @@ impl RaftNetworkV2<Types> for Client {
                     AppendEntriesResponse::PartialSuccess(upto.map(log_id))
                 }
                 AppendAnswer::Conflict => AppendEntriesResponse::Conflict,
-                AppendAnswer::HigherVote(vote) => {
-                    AppendEntriesResponse::HigherVote(vote.into())
-                }
+                AppendAnswer::HigherVote(vote) => AppendEntriesResponse::HigherVote(vote.into()),
             }),
             other => Err(unexpected(&other)),
         }
@@ -225,7 +226,10 @@ impl RaftNetworkV2<Types> for Client {
             to: *req.to_node_id(),
             last: req.last_log_id().map(position),
         };
-        match self.call(Purpose::Control, &request, option.soft_ttl()).await? {
+        match self
+            .call(Purpose::Control, &request, option.soft_ttl())
+            .await?
+        {
             Response::Transfer(Ok(())) => Ok(Ok(())),
             Response::Transfer(Err(TransferRefusal::VoteChanged { expected, actual })) => {
                 Ok(Err(TransferLeaderError::VoteChanged {

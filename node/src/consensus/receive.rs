@@ -80,11 +80,15 @@ impl Receiver {
             receiving = match accept(&self.env, receiving, frame).await? {
                 Received::More(receiving) => *receiving,
                 Received::Whole(verified) => {
-                    answer(write, &ImageAnswer::Taken).await.map_err(|e| e.to_string())?;
+                    answer(write, &ImageAnswer::Taken)
+                        .await
+                        .map_err(|e| e.to_string())?;
                     return Ok(*verified);
                 }
             };
-            answer(write, &ImageAnswer::Taken).await.map_err(|e| e.to_string())?;
+            answer(write, &ImageAnswer::Taken)
+                .await
+                .map_err(|e| e.to_string())?;
         }
     }
 

@@ -9,7 +9,10 @@ use flower_api::{
 };
 use openraft::{Instant, RaftMetrics, ServerState};
 
-use super::{Consensus, types::{LogId, StoredMembership, Types}};
+use super::{
+    Consensus,
+    types::{LogId, StoredMembership, Types},
+};
 
 /// What the node's report needs of consensus.
 #[derive(Debug, Clone, PartialEq)]
@@ -47,6 +50,16 @@ pub struct ConsensusReport {
 }
 
 impl Consensus {
+    /// Where in its life the directory is, as far as consensus knows.
+    pub fn lifecycle(&self) -> Lifecycle {
+        lifecycle(
+            self.0.me.cluster().is_some(),
+            self.0.me.member,
+            configuration(&self.metrics()).as_ref(),
+            self.0.counters.was_member(),
+        )
+    }
+
     /// What consensus says of itself now.
     pub fn report(&self) -> ConsensusReport {
         let metrics = self.metrics();
@@ -119,10 +132,11 @@ pub(super) fn contact(metrics: &RaftMetrics<Types>, id: u64) -> Option<Duration>
 }
 
 pub(super) fn version(id: &Option<LogId>) -> ConfigVersion {
-    id.as_ref().map_or_else(ConfigVersion::default, |id| ConfigVersion {
-        term: id.committed_leader_id().term,
-        index: id.index,
-    })
+    id.as_ref()
+        .map_or_else(ConfigVersion::default, |id| ConfigVersion {
+            term: id.committed_leader_id().term,
+            index: id.index,
+        })
 }
 
 /// The configuration in force; absent before the first one.

@@ -161,7 +161,10 @@ impl Server {
     ) -> io::Result<()> {
         let max = purpose.max_frame();
         loop {
-            let frame = self.env.within(IDLE_LIMIT, read_frame(&mut read, max)).await;
+            let frame = self
+                .env
+                .within(IDLE_LIMIT, read_frame(&mut read, max))
+                .await;
             let Some(Some((number, body))) = frame.transpose()? else {
                 return Ok(());
             };
@@ -180,7 +183,9 @@ impl Server {
                 committed,
                 records,
             } => {
-                if !records.is_empty() && let Some(why) = self.space.too_little() {
+                if !records.is_empty()
+                    && let Some(why) = self.space.too_little()
+                {
                     return Ok(Response::Failed(why));
                 }
                 let entries = records
@@ -245,9 +250,7 @@ fn append_answer(response: AppendEntriesResponse<super::types::Types>) -> Respon
             AppendAnswer::Partial(upto.as_ref().map(position))
         }
         AppendEntriesResponse::Conflict => AppendAnswer::Conflict,
-        AppendEntriesResponse::HigherVote(vote) => {
-            AppendAnswer::HigherVote(WireVote::from(&vote))
-        }
+        AppendEntriesResponse::HigherVote(vote) => AppendAnswer::HigherVote(WireVote::from(&vote)),
     })
 }
 
@@ -257,12 +260,10 @@ fn refusal(error: TransferLeaderError<super::types::Types>) -> TransferRefusal {
             expected: WireVote::from(&expected),
             actual: WireVote::from(&actual),
         },
-        TransferLeaderError::LogNotFlushed { expected, actual } => {
-            TransferRefusal::LogNotFlushed {
-                expected: expected.as_ref().map(position),
-                actual: actual.as_ref().map(position),
-            }
-        }
+        TransferLeaderError::LogNotFlushed { expected, actual } => TransferRefusal::LogNotFlushed {
+            expected: expected.as_ref().map(position),
+            actual: actual.as_ref().map(position),
+        },
     }
 }
 

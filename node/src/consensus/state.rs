@@ -27,7 +27,9 @@ use tokio::sync::{Notify, watch};
 
 use super::{
     log::FlushedLog,
-    types::{LogId, SnapshotMeta, StoredMembership, Types, log_id, position, record, stored_membership},
+    types::{
+        LogId, SnapshotMeta, StoredMembership, Types, log_id, position, record, stored_membership,
+    },
 };
 use crate::env::{Env, Fatal, LaneId};
 
@@ -198,8 +200,7 @@ impl StateStore {
         let mut applied = self.applied();
         loop {
             let current = *self.0.checkpointed.borrow();
-            if let Some(current) =
-                current.filter(|c| c.position().map(|p| p.index) >= Some(index))
+            if let Some(current) = current.filter(|c| c.position().map(|p| p.index) >= Some(index))
             {
                 return Ok(current);
             }
@@ -216,7 +217,11 @@ impl StateStore {
         work: impl FnOnce(&Shared) -> Result<T, flower_store::Fatal> + Send + 'static,
     ) -> io::Result<T> {
         let shared = self.0.clone();
-        let done = self.0.env.run_on(LaneId::State, move || work(&shared)).await;
+        let done = self
+            .0
+            .env
+            .run_on(LaneId::State, move || work(&shared))
+            .await;
         let failed = match done {
             Ok(Ok(value)) => return Ok(value),
             Ok(Err(fatal)) => fatal.to_string(),
@@ -363,7 +368,7 @@ fn copy(
     let refused = |e: ImageError| flower_store::Fatal::new(format!("copying a state: {e}"));
     let mut receiving = Receiving::start(disk, IMAGE_CACHE_BYTES)?;
     for frame in ImageReader::new(view) {
-        match receiving.accept(&frame.map_err(refused)?).map_err(refused)? {
+        match receiving.accept(&frame?).map_err(refused)? {
             Received::More(more) => receiving = *more,
             Received::Whole(verified) => return Ok(verified),
         }

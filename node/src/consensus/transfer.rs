@@ -143,7 +143,10 @@ async fn write_image(
             Ok(permit) => permit.forget(),
             Err(_) => return "the node stops".into(),
         }
-        match env.within(FRAME_LIMIT, write_frame(write, number, &frame)).await {
+        match env
+            .within(FRAME_LIMIT, write_frame(write, number, &frame))
+            .await
+        {
             Some(Ok(())) => progress(frame.len() as u64),
             Some(Err(error)) => return error.to_string(),
             None => return format!("a frame was not taken within {FRAME_LIMIT:?}"),

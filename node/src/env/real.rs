@@ -16,9 +16,7 @@ use std::{
 use parking_lot::{Condvar, Mutex};
 use tokio::net::{TcpListener, TcpStream};
 
-use super::{
-    ByteStream, Clock, Fut, Job, LaneGone, LaneId, LaneLocal, Lanes, Listener, Mono, Net,
-};
+use super::{ByteStream, Clock, Fut, Job, LaneGone, LaneId, LaneLocal, Lanes, Listener, Mono, Net};
 
 /// The system's clocks.
 pub struct RealClock {
@@ -261,10 +259,16 @@ mod tests {
         };
         let lane = LaneId::Worker(1);
         lanes.submit(lane, say(1)).unwrap();
-        lanes.submit(lane, Box::new(|_| panic!("on purpose"))).unwrap();
+        lanes
+            .submit(lane, Box::new(|_| panic!("on purpose")))
+            .unwrap();
         lanes.submit(lane, say(2)).unwrap();
         assert_eq!(told.recv().unwrap(), (1, 1));
-        assert_eq!(told.recv().unwrap(), (2, 1), "a panic drops what the lane kept");
+        assert_eq!(
+            told.recv().unwrap(),
+            (2, 1),
+            "a panic drops what the lane kept"
+        );
         let (begin, begun) = mpsc::channel();
         let job = move |_: &mut LaneLocal| {
             begin.send(()).unwrap();

@@ -133,9 +133,15 @@ mod tests {
     async fn an_end_unasked_is_fatal_and_the_first_reason_is_kept() {
         let tasks = Tasks::new();
         tasks.spawn("early", async { Ok(()) });
-        assert_eq!(tasks.fatal().await.to_string(), "task 'early' ended unasked");
+        assert_eq!(
+            tasks.fatal().await.to_string(),
+            "task 'early' ended unasked"
+        );
         tasks.fail(Fatal::new("later"));
-        assert_eq!(tasks.fatal().await.to_string(), "task 'early' ended unasked");
+        assert_eq!(
+            tasks.fatal().await.to_string(),
+            "task 'early' ended unasked"
+        );
     }
 
     #[tokio::test]

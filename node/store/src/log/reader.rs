@@ -25,7 +25,7 @@ impl LogReader {
             let tail = self.shared.tail.read();
             let from = range
                 .start
-                .max(tail.bounds.purged.map_or(0, |purged| purged.index + 1));
+                .max(tail.bounds.purged.map_or(tail.begins, |p| p.index + 1));
             let end = range
                 .end
                 .min(tail.bounds.last.map_or(0, |last| last.index + 1));

@@ -24,6 +24,8 @@ pub(super) struct Tail {
     /// Bytes of the records in the file.
     pub(super) disk_bytes: u64,
     pub(super) bounds: Bounds,
+    /// Index of the first record that there ever was, for a log that was never purged.
+    pub(super) begins: u64,
     pub(super) vote: Option<Bytes>,
     pub(super) committed: Option<Bytes>,
     pub(super) pending: Pending,
@@ -78,6 +80,8 @@ impl Tail {
                 index == last.index + 1,
                 "the log ends at {last}; record {index} cannot follow"
             );
+        } else {
+            self.begins = index;
         }
         self.pending.rewrite(index);
         self.bounds.last = Some(record.position);
@@ -168,6 +172,7 @@ pub(super) fn load(open: &OpenFile) -> Result<Tail, OpenError> {
     };
     Ok(Tail {
         bounds: Bounds { purged, last },
+        begins: ends.first,
         vote: ends.vote,
         committed: ends.committed,
         disk_bytes,
@@ -180,6 +185,7 @@ struct Ends {
     committed: Option<Bytes>,
     purged: Option<Bytes>,
     bytes: Option<Bytes>,
+    first: u64,
     last: Option<Bytes>,
 }
 
@@ -195,6 +201,7 @@ fn read_ends(open: &OpenFile) -> Result<Ends, redb::Error> {
         committed: value(own::COMMITTED)?,
         purged: value(own::PURGED)?,
         bytes: value(own::BYTES)?,
+        first: log.first()?.map_or(0, |(index, _)| index.value()),
         last: log
             .last()?
             .map(|(_, raw)| Bytes::copy_from_slice(raw.value())),

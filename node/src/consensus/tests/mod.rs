@@ -1,0 +1,4 @@
+//! Consensus as a whole: the library's own suite over our storage, and groups of nodes over
+//! loopback sockets.
+
+mod group;
