@@ -1,7 +1,7 @@
 //! Deployments: the stored bundle, the active one, and what may change over existing rows.
 //! Decides and builds patches; runs no JavaScript.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use flower_api::{Revision, manifest::Manifest};
 
@@ -21,6 +21,28 @@ pub struct Deployment {
     pub manifest: Manifest,
     /// Revision of the entry that stored it.
     pub revision: Revision,
+    /// Stored names of indexes, by `table.index`: an index that was dropped and declared
+    /// again gets a new one, so that entries left over are never read.
+    pub index_names: BTreeMap<String, String>,
+}
+
+impl Deployment {
+    /// A deployment over no rows at all; for tests and tools.
+    pub fn fresh(source: &str, manifest: Manifest) -> Self {
+        Self {
+            hash: record::hash(source),
+            source: source.into(),
+            manifest,
+            revision: Revision(0),
+            index_names: BTreeMap::new(),
+        }
+    }
+
+    /// The name under which an index is stored.
+    pub(crate) fn stored_index<'a>(&'a self, table: &str, index: &'a str) -> &'a str {
+        let found = self.index_names.get(&format!("{table}.{index}"));
+        found.map_or(index, String::as_str)
+    }
 }
 
 /// A deployment decided: what to replicate.
@@ -80,5 +102,18 @@ pub fn plan_deployment(
     plan::plan(view, source, manifest, managed_by, revision)
 }
 
+/// At most `most` (at least 1) entries that dropped indexes left behind, to be removed by a
+/// patch of the trimming kind; absent when nothing is left. Costs a seek for each index.
+///
+/// # Errors
+/// When the state cannot be read.
+pub fn sweep(view: &dyn View, most: usize) -> Result<Option<Patch>, ViewError> {
+    sweep::sweep(view, most)
+}
+
+mod diff;
 mod plan;
 mod record;
+mod sweep;
+#[cfg(test)]
+mod tests;

@@ -1,14 +1,21 @@
 //! The engine: records, indexes, JavaScript; pure over a [`View`]. Time and randomness are
 //! arguments. No clock, no tokio, no redb, no openraft here.
 
+mod codec;
+mod cursor;
 pub mod deploy;
 pub mod entry;
 pub mod error;
 pub mod js;
 pub mod key;
-mod limits;
 pub mod lane;
+pub mod limits;
+mod problem;
+mod range;
 pub mod receipt;
+mod record;
+mod transaction;
+mod types;
 pub mod view;
 
 pub use deploy::{DeployError, Deployment, PlannedDeployment};

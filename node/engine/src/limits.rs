@@ -8,32 +8,50 @@ use std::sync::{
 
 use flower_api::{Revision, limits};
 
+/// Names of the settings behind the limits, as errors give them.
+pub mod setting {
+    #![allow(missing_docs)]
+    pub const HEAP: &str = "FLOWER_LIMIT_HEAP";
+    pub const STACK: &str = "FLOWER_LIMIT_STACK";
+    pub const GAS: &str = "FLOWER_LIMIT_GAS";
+    pub const WALL_MS: &str = "FLOWER_LIMIT_WALL_MS";
+    pub const ARGS: &str = "FLOWER_LIMIT_ARGS";
+    pub const RESULT: &str = "FLOWER_LIMIT_RESULT";
+    pub const RECORD: &str = "FLOWER_LIMIT_RECORD";
+    pub const BUNDLE: &str = "FLOWER_LIMIT_BUNDLE";
+    pub const ROWS_READ: &str = "FLOWER_LIMIT_ROWS_READ";
+    pub const BYTES_READ: &str = "FLOWER_LIMIT_BYTES_READ";
+    pub const ROWS_WRITTEN: &str = "FLOWER_LIMIT_ROWS_WRITTEN";
+    pub const BYTES_WRITTEN: &str = "FLOWER_LIMIT_BYTES_WRITTEN";
+    pub const RANGES: &str = "FLOWER_LIMIT_RANGES";
+}
+
 /// Bounds of one evaluation. Bytes unless named otherwise; each is a node setting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// JavaScript heap of an isolate (`limits.heap`).
+    /// JavaScript heap of an isolate.
     pub heap_bytes: u64,
     /// JavaScript stack; the thread's own must be at least four times as large.
     pub stack_bytes: u64,
-    /// Interrupts, each about 10,000 operations (`limits.gas`).
+    /// Interrupts, each about 10,000 operations.
     pub gas: u64,
-    /// Wall time in milliseconds (`limits.wallMs`); enforced through the [`Deadline`].
+    /// Wall time in milliseconds; enforced through the [`Deadline`].
     pub wall_ms: u64,
-    /// Arguments as JSON (`limits.args`).
+    /// Arguments as JSON.
     pub args_bytes: u64,
-    /// Result as JSON (`limits.result`).
+    /// Result as JSON.
     pub result_bytes: u64,
-    /// One row as JSON (`limits.record`).
+    /// One row as JSON.
     pub record_bytes: u64,
-    /// Rows read, index entries walked included (`limits.rowsRead`).
+    /// Rows read, index entries walked included.
     pub rows_read: u64,
-    /// Bytes of keys and rows read (`limits.bytesRead`).
+    /// Bytes of keys and rows read.
     pub bytes_read: u64,
-    /// Rows written (`limits.rowsWritten`).
+    /// Rows written.
     pub rows_written: u64,
-    /// Bytes of the patch (`limits.bytesWritten`).
+    /// Bytes of the patch.
     pub patch_bytes: u64,
-    /// Ranges opened (`limits.ranges`).
+    /// Ranges opened.
     pub ranges: u64,
 }
 

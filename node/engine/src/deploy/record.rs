@@ -1,7 +1,7 @@
 //! The records of deployments: [`Space::Deploy`] holds bundles by hash, `meta::ACTIVE` names
 //! the one that runs. Formats only; no decisions.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use bytes::Bytes;
 use flower_api::{Revision, manifest::Manifest};
@@ -31,6 +31,8 @@ pub(super) struct Active {
 #[derive(Serialize, Deserialize)]
 struct Stored {
     manifest: Manifest,
+    #[serde(default)]
+    index_names: BTreeMap<String, String>,
     source: String,
 }
 
@@ -60,9 +62,15 @@ pub(super) fn encode_active(active: &Active) -> Bytes {
 }
 
 /// Value of a bundle record: revision (8 bytes, big endian), format, JSON.
-pub(super) fn encode_bundle(revision: Revision, source: &str, manifest: &Manifest) -> Bytes {
+pub(super) fn encode_bundle(
+    revision: Revision,
+    source: &str,
+    manifest: &Manifest,
+    index_names: &BTreeMap<String, String>,
+) -> Bytes {
     let stored = Stored {
         manifest: manifest.clone(),
+        index_names: index_names.clone(),
         source: source.to_owned(),
     };
     let mut out = revision.0.to_be_bytes().to_vec();
@@ -94,6 +102,7 @@ pub(super) fn read_bundle(
         hash: hash.to_owned(),
         source: stored.source.into(),
         manifest: stored.manifest,
+        index_names: stored.index_names,
         revision: Revision(u64::from_be_bytes(*revision)),
     })))
 }

@@ -1,16 +1,38 @@
-//! One QuickJS runtime that serves one deployment on one thread.
+//! One QuickJS runtime that serves one deployment on one thread: loads the bundle once,
+//! evaluates calls under limits, and says when it must be replaced.
 
-use std::{rc::Rc, sync::Arc};
+use std::{cell::RefCell, rc::Rc, sync::Arc};
 
-use flower_api::manifest::Manifest;
+use flower_api::{
+    limits,
+    manifest::{FunctionKind, Manifest},
+};
 
-use super::{BundleError, CallError, Deadline, Evaluated, Limits, Stamp};
-use crate::{deploy::Deployment, view::View};
+use super::{
+    BundleError, CallError, Deadline, Evaluated, Limits, Stamp, bundle,
+    calls::{self, Failure},
+    engine::{Engine, Outcome},
+    host::{Running, Slot},
+    meter::Meter,
+};
+use crate::{deploy::Deployment, limits::setting, transaction::Transaction, view::View};
+
+/// Calls after which an isolate is replaced.
+const MOST_CALLS: u32 = 10_000;
 
 /// One QuickJS runtime for one deployment. Not `Send`: it lives and dies on one thread, whose
-/// stack is at least four times `Limits::stack_bytes`.
+/// stack is at least four times `Limits::stack_bytes`. Module-level variables of a bundle
+/// live as long as the isolate that a call happens to meet: nothing may rest on them.
 pub struct Isolate {
-    deployment: Rc<Arc<Deployment>>,
+    // Dropped in this order: the engine's closures hold the slot and the meter.
+    engine: Engine,
+    slot: Slot,
+    meter: Rc<Meter>,
+    deployment: Arc<Deployment>,
+    limits: Limits,
+    calls: u32,
+    spent: bool,
+    thrown: Option<String>,
 }
 
 impl Isolate {
@@ -18,13 +40,26 @@ impl Isolate {
     ///
     /// # Errors
     /// When the bundle does not load under these limits.
-    pub fn new(deployment: Arc<Deployment>, _limits: &Limits) -> Result<Self, BundleError> {
+    pub fn new(deployment: Arc<Deployment>, limits: &Limits) -> Result<Self, BundleError> {
+        let meter = Rc::new(Meter::new(limits));
+        let slot: Slot = Rc::new(RefCell::new(None));
+        meter.begin(&Deadline::never());
+        let engine = Engine::new(limits, &meter, &slot)?;
+        engine.load(&deployment.source, &meter)?;
+        engine.serve(&deployment.manifest)?;
         Ok(Self {
-            deployment: Rc::new(deployment),
+            engine,
+            slot,
+            meter,
+            deployment,
+            limits: *limits,
+            calls: 0,
+            spent: false,
+            thrown: None,
         })
     }
 
-    /// Evaluates a query.
+    /// Evaluates a query. An empty text stands for no arguments.
     ///
     /// # Errors
     /// See [`CallError`].
@@ -36,10 +71,10 @@ impl Isolate {
         stamp: Stamp,
         deadline: &Deadline,
     ) -> Result<Evaluated, CallError> {
-        self.call(name, args, view, stamp, deadline)
+        self.call(FunctionKind::Query, name, args, view, stamp, deadline)
     }
 
-    /// Evaluates a mutation.
+    /// Evaluates a mutation. An empty text stands for no arguments.
     ///
     /// # Errors
     /// See [`CallError`].
@@ -51,42 +86,125 @@ impl Isolate {
         stamp: Stamp,
         deadline: &Deadline,
     ) -> Result<Evaluated, CallError> {
-        self.call(name, args, view, stamp, deadline)
+        self.call(FunctionKind::Mutation, name, args, view, stamp, deadline)
     }
 
     fn call(
         &mut self,
+        kind: FunctionKind,
         name: &str,
-        _args: &str,
-        _view: Arc<dyn View>,
-        _stamp: Stamp,
-        _deadline: &Deadline,
+        args: &str,
+        view: Arc<dyn View>,
+        stamp: Stamp,
+        deadline: &Deadline,
     ) -> Result<Evaluated, CallError> {
-        let hash = &self.deployment.hash;
-        Err(CallError::Refused(flower_api::wire::Problem::new(
-            404,
-            flower_api::wire::code::UNKNOWN_FUNCTION,
-            "No such function",
-            format!("deployment {hash} exports no function '{name}'"),
-        )))
+        self.thrown = None;
+        let deployment = Arc::clone(&self.deployment);
+        let function = calls::find(&deployment.manifest, kind, name)?;
+        let args = if args.is_empty() { "{}" } else { args };
+        calls::check_args(name, function, args, &self.limits)?;
+        let writable = kind == FunctionKind::Mutation;
+        let transaction =
+            Transaction::new(view, Arc::clone(&deployment), self.limits, stamp, writable);
+        *self.slot.borrow_mut() = Some(Running {
+            transaction,
+            failure: None,
+            bad_cursor: None,
+            lines: 0,
+        });
+        self.meter.begin(deadline);
+        self.calls += 1;
+        let outcome = self.engine.invoke(kind, name, args, stamp);
+        let running = self.slot.borrow_mut().take();
+        self.spent |= self.meter.stopped().is_some()
+            || matches!(outcome, Outcome::Broken(_))
+            || self.engine.has_jobs();
+        let judged = match running {
+            Some(running) => self.judge(name, function, outcome, running, writable),
+            None => Err(calls::broken(name, "the call lost its transaction")),
+        };
+        judged.map_err(|failure| {
+            if let Some(why) = &failure.log {
+                tracing::warn!(target: "app", function = name, "{why}");
+            }
+            self.thrown = failure.log;
+            failure.error
+        })
+    }
+
+    /// What ended the call goes before what the handler made of it.
+    fn judge(
+        &self,
+        name: &str,
+        function: &flower_api::manifest::Function,
+        outcome: Outcome,
+        running: Running,
+        writable: bool,
+    ) -> Result<Evaluated, Failure> {
+        if let Some(failure) = running.failure {
+            return Err(failure.into());
+        }
+        if let Some(stop) = self.meter.stopped() {
+            return Err(self.meter.refusal(stop).into());
+        }
+        let result = calls::result(name, function, outcome, running.bad_cursor, &self.limits)?;
+        let (mut cost, patch) = running.transaction.finish();
+        cost.gas = self.meter.gas();
+        Ok(Evaluated {
+            result,
+            patch: writable.then_some(patch),
+            cost,
+        })
     }
 
     /// Whether this isolate must be dropped and a new one made: it has served 10,000 calls,
-    /// ran out of memory, was interrupted, or holds too much.
+    /// ran out of memory, was interrupted, left work behind, or holds too much.
     pub fn must_recycle(&self) -> bool {
-        false
+        self.spent || self.calls >= MOST_CALLS || self.heap_bytes() > self.limits.heap_bytes / 2
+    }
+
+    /// What the last call threw, when it failed as `internal`: for the log (where it is
+    /// already, under target `app`, in the span of the caller) and for tests. Never for clients.
+    pub fn thrown(&self) -> Option<&str> {
+        self.thrown.as_deref()
     }
 
     /// Bytes of its JavaScript heap now.
     pub fn heap_bytes(&self) -> u64 {
-        0
+        self.meter.heap()
+    }
+
+    #[cfg(test)]
+    pub(super) fn meter(&self) -> &Meter {
+        &self.meter
+    }
+
+    #[cfg(test)]
+    pub(super) fn meter_handle(&self) -> Rc<Meter> {
+        Rc::clone(&self.meter)
     }
 }
 
 pub(super) fn inspect(
-    _source: &str,
-    _limits: &Limits,
-    _deadline: &Deadline,
+    source: &str,
+    limits: &Limits,
+    deadline: &Deadline,
 ) -> Result<Manifest, BundleError> {
-    Err(BundleError::one("this version does not load bundles yet"))
+    let (bytes, most) = (source.len() as u64, limits::BUNDLE_BYTES);
+    if bytes > most {
+        return Err(BundleError::one(format!(
+            "it has {bytes} bytes; at most {most} (setting {})",
+            setting::BUNDLE
+        )));
+    }
+    let meter = Rc::new(Meter::new(limits));
+    let slot: Slot = Rc::new(RefCell::new(None));
+    meter.begin(deadline);
+    let engine = Engine::new(limits, &meter, &slot)?;
+    engine.load(source, &meter)?;
+    let manifest = bundle::manifest(&engine.describe()?)?;
+    // What an isolate will do, so that a bundle which loads here also serves.
+    engine.serve(&manifest)?;
+    tracing::debug!(heap = meter.heap(), gas = meter.gas(), "inspected a bundle");
+    Ok(manifest)
 }

@@ -1,13 +1,22 @@
 //! The JavaScript host: loads a bundle, learns its manifest, evaluates its functions over a
 //! view under limits. Holds no state of the application and has no clock.
 
+mod bundle;
+mod calls;
+mod engine;
+mod heap;
+mod host;
 mod isolate;
+mod meter;
 
 use flower_api::{manifest::Manifest, wire::Problem};
 
 pub use crate::limits::{Cost, Deadline, Limits, Stamp};
 use crate::{error::ViewError, view::PatchBuilder};
 pub use isolate::Isolate;
+
+#[cfg(test)]
+mod tests;
 
 /// The outcome of an evaluation.
 #[derive(Debug, Clone)]

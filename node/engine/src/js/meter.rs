@@ -1,0 +1,158 @@
+//! Counts what a script uses and says when it must stop: gas, time, heap. Shared by the
+//! interrupt handler, the allocator and the prelude's `charge`. No clock of its own.
+
+use std::cell::{Cell, RefCell};
+
+use super::CallError;
+use crate::{
+    limits::{Deadline, Limits, setting},
+    problem,
+};
+
+/// Elementary operations of one unit of gas: QuickJS asks its interrupt handler so often.
+const OPERATIONS: u64 = 10_000;
+/// Allocations from this size on ask for the deadline: native builtins that never ask the
+/// interrupt handler grow their results in such steps.
+const LARGE: usize = 4 << 10;
+
+/// Why a script was stopped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stop {
+    Gas,
+    Time,
+    Heap,
+}
+
+/// See the module's comment.
+#[derive(Debug)]
+pub(super) struct Meter {
+    operations: Cell<u64>,
+    gas_limit: u64,
+    wall_ms: u64,
+    heap_limit: u64,
+    /// False while the engine sets itself up: QuickJS does not survive failing then, and no
+    /// code of an application has run.
+    armed: Cell<bool>,
+    heap: Cell<u64>,
+    stopped: Cell<Option<Stop>>,
+    deadline: RefCell<Deadline>,
+    /// Allocations left before one fails; for tests of running out of memory.
+    failing_in: Cell<Option<u64>>,
+}
+
+impl Meter {
+    pub fn new(limits: &Limits) -> Self {
+        Self {
+            operations: Cell::new(0),
+            gas_limit: limits.gas,
+            wall_ms: limits.wall_ms,
+            heap_limit: limits.heap_bytes,
+            armed: Cell::new(false),
+            heap: Cell::new(0),
+            stopped: Cell::new(None),
+            deadline: RefCell::default(),
+            failing_in: Cell::new(None),
+        }
+    }
+
+    /// From here on the limits hold. False when the heap is too small already.
+    #[must_use]
+    pub fn arm(&self) -> bool {
+        self.armed.set(true);
+        self.heap.get() <= self.heap_limit / 2
+    }
+
+    /// A new evaluation.
+    pub fn begin(&self, deadline: &Deadline) {
+        self.operations.set(0);
+        self.stopped.set(None);
+        *self.deadline.borrow_mut() = deadline.clone();
+    }
+
+    /// Counts operations; answers whether the script must stop.
+    pub fn spend(&self, operations: u64) -> bool {
+        let spent = self.operations.get().saturating_add(operations);
+        self.operations.set(spent);
+        if spent / OPERATIONS > self.gas_limit {
+            self.stop(Stop::Gas);
+        }
+        self.ask_time();
+        self.stopped.get().is_some()
+    }
+
+    /// One call of the interrupt handler.
+    pub fn interrupt(&self) -> bool {
+        self.armed.get() && self.spend(OPERATIONS)
+    }
+
+    fn ask_time(&self) {
+        if self.deadline.borrow().passed() {
+            self.stop(Stop::Time);
+        }
+    }
+
+    fn stop(&self, why: Stop) {
+        if self.stopped.get().is_none() {
+            self.stopped.set(Some(why));
+        }
+    }
+
+    /// Whether `more` bytes may be allocated.
+    pub fn admit(&self, more: usize) -> bool {
+        if !self.armed.get() {
+            return true;
+        }
+        if let Some(left) = self.failing_in.get() {
+            self.failing_in.set(Some(left.saturating_sub(1)));
+            if left == 0 {
+                self.stop(Stop::Heap);
+                return false;
+            }
+        }
+        if self.heap.get() + more as u64 > self.heap_limit {
+            self.stop(Stop::Heap);
+            return false;
+        }
+        if more >= LARGE {
+            self.ask_time();
+            return !matches!(self.stopped.get(), Some(Stop::Time | Stop::Gas));
+        }
+        true
+    }
+
+    pub fn allocated(&self, bytes: usize) {
+        self.heap.set(self.heap.get() + bytes as u64);
+    }
+
+    pub fn freed(&self, bytes: usize) {
+        self.heap.set(self.heap.get().saturating_sub(bytes as u64));
+    }
+
+    pub fn heap(&self) -> u64 {
+        self.heap.get()
+    }
+
+    /// Units of gas spent.
+    pub fn gas(&self) -> u64 {
+        self.operations.get() / OPERATIONS
+    }
+
+    pub fn stopped(&self) -> Option<Stop> {
+        self.stopped.get()
+    }
+
+    /// The refusal of a call that was stopped.
+    pub fn refusal(&self, why: Stop) -> CallError {
+        match why {
+            Stop::Gas => problem::budget("gas", self.gas_limit, setting::GAS),
+            Stop::Time => problem::budget("time in ms", self.wall_ms, setting::WALL_MS),
+            Stop::Heap => problem::budget("heap in bytes", self.heap_limit, setting::HEAP),
+        }
+    }
+
+    /// From the `n`th allocation on, all fail; `None` ends that.
+    #[cfg(test)]
+    pub fn fail_from(&self, n: Option<u64>) {
+        self.failing_in.set(n);
+    }
+}

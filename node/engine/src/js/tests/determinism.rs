@@ -1,0 +1,202 @@
+//! Nothing ambient: clock and random numbers come from the stamp, and nothing that a call
+//! leaves behind reaches the next.
+
+use serde_json::{Value, json};
+
+use super::*;
+
+#[test]
+fn clock_and_random_numbers_come_from_the_stamp() {
+    let body = "return [tx.now, Date.now(), new Date().getTime(), +new Date, Date(),
+        Math.random(), tx.random(), tx.uuid(), new Date().getTimezoneOffset()]";
+    let (mut one, mut two) = (function(body), function(body));
+    let first = one.f();
+    assert_eq!(first, two.f());
+    assert_ne!(first, one.f());
+    let now = 1_700_000_000_001u64;
+    assert_eq!(
+        [&first[0], &first[1], &first[2], &first[3]],
+        [&json!(now); 4]
+    );
+    assert_eq!(first[4], "Tue Nov 14 2023 22:13:20 GMT+0000 (UTC)");
+    let (x, y) = (first[5].as_f64().unwrap(), first[6].as_f64().unwrap());
+    assert!(x != y && (0.0..1.0).contains(&x) && (0.0..1.0).contains(&y));
+    let uuid: uuid::Uuid = first[7].as_str().unwrap().parse().unwrap();
+    assert_eq!(uuid.get_version_num(), 4);
+    assert_eq!(first[8], 0);
+}
+
+#[test]
+fn dates_know_no_local_zone() {
+    let mut world = function(
+        "const d = new Date(2024, 1, 29, 12, 30);
+         const e = new Date('2024-02-29T12:30');
+         return [d.toISOString(), e.toISOString(), Date.parse('2024-02-29'),
+           new Date('2024-02-29').getDate(), new Date(NaN).toString(), new Date(e).getHours(),
+           new Date('2024-02-29T12:30:00+02:00').toISOString(), d.toLocaleTimeString(),
+           d instanceof Date, d.constructor === Date, new (d.constructor)().getTime() === tx.now,
+           Object.prototype.toString.call(d), JSON.stringify(d), new Date(0).getDay()]",
+    );
+    let day = 1_709_164_800_000u64;
+    assert_eq!(
+        world.f(),
+        json!([
+            "2024-02-29T12:30:00.000Z",
+            "2024-02-29T12:30:00.000Z",
+            day,
+            29,
+            "Invalid Date",
+            12,
+            "2024-02-29T10:30:00.000Z",
+            "12:30:00 GMT+0000 (UTC)",
+            true,
+            true,
+            true,
+            "[object Date]",
+            "\"2024-02-29T12:30:00.000Z\"",
+            4
+        ])
+    );
+}
+
+#[test]
+fn ambient_names_are_gone() {
+    let mut world = function(
+        "return ['eval', 'Proxy', 'WeakRef', 'FinalizationRegistry', 'SharedArrayBuffer',
+           'Atomics', 'performance', 'Uint8Array', 'ArrayBuffer', 'queueMicrotask', 'setTimeout',
+           'require', 'process', 'fetch', 'std', 'os', 'print'].filter((n) => n in globalThis)",
+    );
+    assert_eq!(world.f(), json!([]));
+}
+
+#[test]
+fn what_a_call_leaves_on_builtins_does_not_stay() {
+    for attempt in [
+        "globalThis.leak = 1",
+        "Object.prototype.leak = 1",
+        "Array.prototype.push = () => 0",
+        "Array.leak = 1",
+        "Math.random = () => 4",
+        "Date.now = () => 0",
+        "Error.prototype.name = 'x'",
+        "Object.prototype.toString = null",
+        "JSON.parse = null",
+        "(function* () {}).constructor.prototype.leak = 1",
+        "Object.getPrototypeOf([][Symbol.iterator]()).next = null",
+        "Object.getPrototypeOf(new Map().entries()).next = null",
+        "Object.getPrototypeOf(function* () {}()).next = null",
+        "Object.getPrototypeOf(async function () {}).leak = 1",
+        "Object.setPrototypeOf(Array.prototype, null)",
+        "Object.defineProperty(Object.prototype, 'x', { get() { return 1 } })",
+        "tx.rows = 1",
+        "delete Map.prototype.get",
+        "RegExp.prototype.exec = null",
+        "Symbol.prototype.leak = 1",
+        "tx.__proto__.leak = 1",
+    ] {
+        let mut world = function(&format!("{attempt}; return 'done'"));
+        let error = world.fails("f", json!({}));
+        assert_eq!(error.code, "internal", "{attempt}");
+        assert!(
+            error.detail.contains("TypeError"),
+            "{attempt}: {}",
+            error.detail
+        );
+    }
+}
+
+#[test]
+fn heirs_of_builtins_may_shadow_them() {
+    let mut world = function(
+        "class Sold extends Error { constructor() { super('sold'); this.name = 'Sold'; } }
+         const e = new Sold(); e.message = 'out';
+         const o = {}; o.toString = () => 'mine'; o.constructor = 1;
+         class List extends Array { last() { return this[this.length - 1]; } }
+         const l = new List(); l.push(1, 2);
+         return [`${e}`, `${o}`, o.constructor, l.last(), l.map((x) => x * 2).last(),
+           e instanceof Sold, e instanceof Error, l instanceof Array, [] instanceof Array,
+           (() => 1) instanceof Function, new Set([1, 1, 2]).size]",
+    );
+    assert_eq!(
+        world.f(),
+        json!([
+            "Sold: out",
+            "mine",
+            1,
+            2,
+            4,
+            true,
+            true,
+            true,
+            true,
+            true,
+            2
+        ])
+    );
+}
+
+#[test]
+fn code_from_text_is_not_run() {
+    for attempt in [
+        "eval('1')",
+        "new Function('return 1')()",
+        "Function('return 1')()",
+        "(() => 1).constructor('return 1')()",
+        "(async () => 1).constructor('return 1')()",
+        "(function* () {}).constructor('yield 1')()",
+        "(async function* () {}).constructor('yield 1')()",
+        "(0, globalThis['ev' + 'al'])('1')",
+    ] {
+        let error = function(&format!("return {attempt}")).fails("f", json!({}));
+        assert_eq!(error.code, "internal", "{attempt}");
+    }
+}
+
+#[test]
+fn promises_are_refused_and_their_jobs_never_run() {
+    let mut world = function("return Promise.resolve(1)");
+    assert!(world.fails("f", json!({})).detail.contains("synchronous"));
+    let mut world = function("Promise.resolve().then(() => tx.now); return 1");
+    assert_eq!(world.f(), 1);
+    assert!(world.isolate.must_recycle(), "a job waits");
+    let mut world = function("import('x').catch(() => 0); return 2");
+    assert_eq!(world.f(), 2);
+}
+
+#[test]
+fn values_without_a_json_form_are_told() {
+    assert_eq!(function("").f(), Value::Null);
+    assert!(
+        function("return () => 1")
+            .fails("f", json!({}))
+            .detail
+            .contains("function")
+    );
+    assert!(
+        function("return 1n")
+            .fails("f", json!({}))
+            .detail
+            .contains("BigInt")
+    );
+    assert!(
+        function("const a = []; a[0] = a; return a")
+            .fails("f", json!({}))
+            .code
+            == "internal"
+    );
+    assert!(
+        function("throw null")
+            .fails("f", json!({}))
+            .detail
+            .contains("it threw null")
+    );
+    let odd = "throw { get message() { throw 1 } }";
+    assert!(
+        function(odd)
+            .fails("f", json!({}))
+            .detail
+            .contains("something odd")
+    );
+    let at = function("\n\nnull.x").fails("f", json!({}));
+    assert!(at.detail.contains("app.js:4"), "{}", at.detail);
+}

@@ -1,0 +1,36 @@
+//! Refusals of evaluations, as they go on the wire.
+
+use flower_api::wire::{Problem, code};
+
+use crate::js::CallError;
+
+/// A budget is used up: which one, its limit, and the setting to change.
+pub(crate) fn budget(what: &str, limit: u64, setting: &str) -> CallError {
+    let detail = format!("the call used up its {what} (limit {limit})");
+    CallError::Refused(
+        Problem::new(500, code::BUDGET, "The call used up a budget", detail).setting(setting),
+    )
+}
+
+/// Something is larger than its limit in bytes.
+pub(crate) fn too_large(what: &str, bytes: u64, limit: u64, setting: &str) -> CallError {
+    let detail = format!("{what} has {bytes} bytes; the limit is {limit}");
+    CallError::Refused(
+        Problem::new(413, code::TOO_LARGE, "Something is too large", detail).setting(setting),
+    )
+}
+
+/// The arguments do not fit what the function declares.
+pub(crate) fn invalid_args(detail: impl Into<String>) -> Problem {
+    Problem::new(
+        400,
+        code::INVALID_ARGS,
+        "The arguments are not valid",
+        detail,
+    )
+}
+
+/// The application failed.
+pub(crate) fn internal(detail: impl Into<String>) -> Problem {
+    Problem::new(500, code::INTERNAL, "The function failed", detail)
+}

@@ -1,0 +1,297 @@
+//! What a handler does to the data: reads over a view and the transaction's own writes,
+//! collects a patch, keeps indexes, and charges every step. Writes nothing anywhere.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use flower_api::manifest::Table;
+
+use crate::{
+    codec,
+    cursor::Cursor,
+    deploy::Deployment,
+    error::ViewError,
+    js::CallError,
+    key::Space,
+    limits::{Cost, Limits, Stamp, setting},
+    problem,
+    record::{self, Row},
+    view::{PatchBuilder, View},
+};
+
+/// Why an operation failed.
+#[derive(Debug, Clone)]
+pub(crate) enum DbError {
+    /// The call ends, whatever the handler does.
+    Stop(CallError),
+    /// The handler did something wrong; it may catch this.
+    Wrong(String),
+    /// A paging cursor that the client sent does not belong here.
+    BadCursor(String),
+}
+
+impl From<ViewError> for DbError {
+    fn from(error: ViewError) -> Self {
+        Self::Stop(CallError::Storage(error))
+    }
+}
+
+impl From<String> for DbError {
+    fn from(wrong: String) -> Self {
+        Self::Wrong(wrong)
+    }
+}
+
+pub(crate) type Result<T> = std::result::Result<T, DbError>;
+
+/// One evaluation's view of the data.
+pub(crate) struct Transaction {
+    pub(crate) view: Arc<dyn View>,
+    pub(crate) deployment: Arc<Deployment>,
+    pub(crate) patch: PatchBuilder,
+    pub(crate) cursors: Vec<Cursor>,
+    pub(crate) cost: Cost,
+    pub(crate) limits: Limits,
+    writable: bool,
+    stamp: Stamp,
+    minted: u32,
+    patch_bytes: u64,
+}
+
+impl Transaction {
+    pub fn new(
+        view: Arc<dyn View>,
+        deployment: Arc<Deployment>,
+        limits: Limits,
+        stamp: Stamp,
+        writable: bool,
+    ) -> Self {
+        Self {
+            view,
+            deployment,
+            patch: PatchBuilder::new(),
+            cursors: Vec::new(),
+            cost: Cost::default(),
+            limits,
+            writable,
+            stamp,
+            minted: 0,
+            patch_bytes: 0,
+        }
+    }
+
+    /// What it used, and what it writes.
+    pub fn finish(self) -> (Cost, PatchBuilder) {
+        (self.cost, self.patch)
+    }
+
+    /// Charges reading one row or index entry.
+    pub(crate) fn charge_read(cost: &mut Cost, limits: &Limits, bytes: usize) -> Result<()> {
+        cost.rows_read += 1;
+        cost.bytes_read += bytes as u64;
+        let over = if cost.rows_read > limits.rows_read {
+            problem::budget("rows read", limits.rows_read, setting::ROWS_READ)
+        } else if cost.bytes_read > limits.bytes_read {
+            problem::budget("bytes read", limits.bytes_read, setting::BYTES_READ)
+        } else {
+            return Ok(());
+        };
+        Err(DbError::Stop(over))
+    }
+
+    pub(crate) fn read(&mut self, space: Space, key: &[u8]) -> Result<Option<Bytes>> {
+        let found = match self.patch.get(space, key) {
+            Some(written) => written.cloned(),
+            None => self.view.get(space, key)?,
+        };
+        let bytes = key.len() + found.as_ref().map_or(0, Bytes::len);
+        Self::charge_read(&mut self.cost, &self.limits, bytes)?;
+        Ok(found)
+    }
+
+    /// The stored body of a row.
+    pub(crate) fn row_body(&mut self, table: &str, id: &str) -> Result<Option<String>> {
+        if !codec::is_id(id) {
+            return Ok(None);
+        }
+        let Some(value) = self.read(Space::Data, &record::row_key(table, id))? else {
+            return Ok(None);
+        };
+        let body = record::body(&value).ok_or_else(|| damaged(table, id))?;
+        Ok(Some(body.to_owned()))
+    }
+
+    /// A row with its id, as JSON.
+    pub fn get(&mut self, table: &str, id: &str) -> Result<Option<String>> {
+        declared(&self.deployment, table)?;
+        let body = self.row_body(table, id)?;
+        Ok(body.map(|body| record::with_id(id, &body)))
+    }
+
+    fn row(&mut self, table: &str, id: &str) -> Result<Option<Row>> {
+        let Some(body) = self.row_body(table, id)? else {
+            return Ok(None);
+        };
+        let row = serde_json::from_str(&body).map_err(|_| damaged(table, id))?;
+        Ok(Some(row))
+    }
+
+    fn existing(&mut self, table: &str, id: &str) -> Result<Row> {
+        self.row(table, id)?
+            .ok_or_else(|| DbError::Wrong(format!("{table} has no row '{id}'")))
+    }
+
+    /// Inserts a row; answers its id.
+    pub fn insert(&mut self, table: &str, json: &str) -> Result<String> {
+        let deployment = self.writable(table)?;
+        let declared = declared(&deployment, table)?;
+        let row = record::parse(table, json)?;
+        if row.contains_key("id") {
+            let why = format!("{table}.insert: ids are generated; leave 'id' out");
+            return Err(DbError::Wrong(why));
+        }
+        let id = codec::mint_id(self.stamp.revision, self.minted)
+            .ok_or_else(|| DbError::Wrong(format!("{table}.insert: no more ids in one call")))?;
+        self.minted += 1;
+        self.write(table, declared, &id, None, Some(row))?;
+        Ok(id)
+    }
+
+    /// Changes fields of a row; those in `removed` become absent.
+    pub fn patch(&mut self, table: &str, id: &str, json: &str, removed: &[String]) -> Result<()> {
+        let deployment = self.writable(table)?;
+        let declared = declared(&deployment, table)?;
+        let changes = self.changes(table, id, json)?;
+        let old = self.existing(table, id)?;
+        let mut new = old.clone();
+        for field in removed {
+            new.remove(field);
+        }
+        new.extend(changes);
+        self.write(table, declared, id, Some(old), Some(new))
+    }
+
+    /// Replaces a row's fields.
+    pub fn replace(&mut self, table: &str, id: &str, json: &str) -> Result<()> {
+        let deployment = self.writable(table)?;
+        let declared = declared(&deployment, table)?;
+        let new = self.changes(table, id, json)?;
+        let old = self.existing(table, id)?;
+        self.write(table, declared, id, Some(old), Some(new))
+    }
+
+    /// Deletes a row; answers whether there was one.
+    pub fn delete(&mut self, table: &str, id: &str) -> Result<bool> {
+        let deployment = self.writable(table)?;
+        let declared = declared(&deployment, table)?;
+        let Some(old) = self.row(table, id)? else {
+            return Ok(false);
+        };
+        self.write(table, declared, id, Some(old), None)?;
+        Ok(true)
+    }
+
+    fn writable(&self, table: &str) -> Result<Arc<Deployment>> {
+        if self.writable {
+            Ok(Arc::clone(&self.deployment))
+        } else {
+            let why = format!("{table}: a query cannot write; declare a mutation");
+            Err(DbError::Wrong(why))
+        }
+    }
+
+    fn changes(&self, table: &str, id: &str, json: &str) -> Result<Row> {
+        let mut row = record::parse(table, json)?;
+        match row.shift_remove("id") {
+            Some(other) if other != id => Err(DbError::Wrong(format!(
+                "{table}: the id of a row cannot change (row '{id}')"
+            ))),
+            _ => Ok(row),
+        }
+    }
+
+    fn write(
+        &mut self,
+        table: &str,
+        declared: &Table,
+        id: &str,
+        old: Option<Row>,
+        new: Option<Row>,
+    ) -> Result<()> {
+        self.cost.rows_written += 1;
+        if self.cost.rows_written > self.limits.rows_written {
+            let limit = self.limits.rows_written;
+            let over = problem::budget("rows written", limit, setting::ROWS_WRITTEN);
+            return Err(DbError::Stop(over));
+        }
+        let mut new = new;
+        let mut stored = None;
+        if let Some(row) = &mut new {
+            let body = record::canonical(table, declared, row)?;
+            let (bytes, most) = (body.len() as u64, self.limits.record_bytes);
+            if bytes > most {
+                let what = format!("a row of {table}");
+                let over = problem::too_large(&what, bytes, most, setting::RECORD);
+                return Err(DbError::Stop(over));
+            }
+            stored = Some(record::value(self.stamp.revision, &body));
+        }
+        // All keys before the first write: a key that is too large must leave nothing half done.
+        let entries = self.index_changes(table, declared, id, old.as_ref(), new.as_ref())?;
+        for (key, present) in entries {
+            let value = present.then(|| record::value(self.stamp.revision, ""));
+            self.put(Space::Index, key, value)?;
+        }
+        self.put(Space::Data, record::row_key(table, id), stored)
+    }
+
+    /// Keys of index entries to delete (false) and to write (true).
+    fn index_changes(
+        &self,
+        table: &str,
+        declared: &Table,
+        id: &str,
+        old: Option<&Row>,
+        new: Option<&Row>,
+    ) -> Result<Vec<(Vec<u8>, bool)>> {
+        let mut out = Vec::new();
+        for (name, index) in &declared.indexes {
+            let physical = self.deployment.stored_index(table, name);
+            let key = |row: &Row| record::index_key(table, physical, &index.on, row, id);
+            let (before, after) = (old.map(key).transpose()?, new.map(key).transpose()?);
+            if before != after {
+                out.extend(before.map(|key| (key, false)));
+                out.extend(after.map(|key| (key, true)));
+            }
+        }
+        Ok(out)
+    }
+
+    fn put(&mut self, space: Space, key: Vec<u8>, value: Option<Bytes>) -> Result<()> {
+        let size = |value: Option<&Bytes>| (key.len() + value.map_or(0, Bytes::len) + 2) as u64;
+        let before = self.patch.get(space, &key).map_or(0, size);
+        self.patch_bytes += size(value.as_ref());
+        self.patch_bytes -= before;
+        match value {
+            Some(value) => self.patch.put(space, key, value),
+            None => self.patch.delete(space, key),
+        }
+        if self.patch_bytes > self.limits.patch_bytes {
+            let limit = self.limits.patch_bytes;
+            let over = problem::budget("bytes written", limit, setting::BYTES_WRITTEN);
+            return Err(DbError::Stop(over));
+        }
+        Ok(())
+    }
+}
+
+/// The declaration of a table.
+pub(crate) fn declared<'a>(deployment: &'a Deployment, table: &str) -> Result<&'a Table> {
+    let found = deployment.manifest.tables.get(table);
+    found.ok_or_else(|| DbError::Wrong(format!("there is no table '{table}'")))
+}
+
+/// A stored row that cannot be read.
+pub(crate) fn damaged(table: &str, id: &str) -> DbError {
+    ViewError(format!("row '{id}' of table {table} is damaged")).into()
+}
