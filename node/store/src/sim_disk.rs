@@ -50,6 +50,7 @@ struct World {
     bytes_written: u64,
     fault: Option<(u64, Fault)>,
     dead: bool,
+    lying: bool,
 }
 
 #[derive(Default)]
@@ -99,6 +100,7 @@ impl SimDisk {
                 bytes_written: 0,
                 fault: None,
                 dead: false,
+                lying: false,
             })),
         }
     }
@@ -119,6 +121,12 @@ impl SimDisk {
     /// Ends a fault.
     pub fn heal(&self) {
         self.world.lock().fault = None;
+    }
+
+    /// Whether syncs of files are answered without being done: broken hardware, whose damage
+    /// can be told at best, not survived.
+    pub fn lie_about_syncs(&self, lying: bool) {
+        self.world.lock().lying = lying;
     }
 
     /// Makes the disk this large; what is on it stays.
@@ -451,7 +459,9 @@ impl StorageBackend for SimFile {
         let mut world = self.world.lock();
         world.operate(self.epoch, false)?;
         world.syncs += 1;
-        world.files[self.id].sync();
+        if !world.lying {
+            world.files[self.id].sync();
+        }
         Ok(())
     }
 

@@ -21,8 +21,10 @@ use crate::{
 };
 
 const FILE: FileName = FileName::State;
-/// A file up to this size is measured at checkpoints: measuring walks all its pages.
+/// A file up to this size is measured at some checkpoints: measuring walks all its pages.
 const MEASURED_FILE_BYTES: u64 = 32 << 20;
+/// One checkpoint in so many measures.
+const MEASURED_EVERY: u64 = 16;
 
 /// Proof that the state is durable up to a position; made only by [`State::checkpoint`] and by
 /// installing an image.
@@ -66,7 +68,7 @@ pub struct Applied {
 pub struct StateStats {
     /// Size of `state.redb`.
     pub file_bytes: u64,
-    /// Bytes of its allocated pages at the last checkpoint; absent for files above 32 MiB,
+    /// Bytes of its allocated pages at a recent checkpoint; absent for files above 32 MiB,
     /// which are not walked for it.
     pub allocated_bytes: Option<u64>,
     /// Bytes in its pages that hold nothing, likewise.
@@ -116,6 +118,7 @@ pub struct State {
     standing: Standing,
     durable: Option<LogPosition>,
     measured: Option<Measured>,
+    checkpoints: u64,
     failed: Option<Fatal>,
 }
 
@@ -154,6 +157,7 @@ impl State {
             durable: standing.applied,
             standing,
             measured: None,
+            checkpoints: 0,
             failed: None,
         };
         let report = OpenReport {
@@ -285,7 +289,10 @@ impl State {
             return Err(self.fail("a checkpoint", e));
         }
         self.durable = Some(applied);
-        self.measured = self.measure();
+        if self.checkpoints.is_multiple_of(MEASURED_EVERY) {
+            self.measured = self.measure();
+        }
+        self.checkpoints += 1;
         Ok(Checkpointed(self.durable))
     }
 

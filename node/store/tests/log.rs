@@ -10,7 +10,7 @@ use std::sync::{
 
 use bytes::Bytes;
 use common::{at, open_log, padded};
-use flower_store::{Checkpointed, Disk, LogPosition, LogRecord, SimDisk};
+use flower_store::{Checkpointed, Disk, FileName, LogPosition, LogRecord, SimDisk};
 
 fn indexes(records: &[LogRecord]) -> Vec<u64> {
     records.iter().map(|r| r.position.index).collect()
@@ -181,6 +181,42 @@ fn an_image_purges_beyond_the_end_and_the_log_goes_on_behind_it() {
     let reader = open_log(&disk, 0).reader();
     assert_eq!(reader.bounds().purged, Some(at(4, 50)));
     assert_eq!(indexes(&reader.get(0..99, u64::MAX).unwrap()), [51]);
+}
+
+#[test]
+fn the_file_stays_as_large_as_what_the_log_keeps() {
+    let (_, disk) = disk();
+    let log = open_log(&disk, 100_000);
+    let mut largest = 0;
+    for batch in 0..200_u64 {
+        log.append((batch * 10..batch * 10 + 10).map(|i| padded(1, i, 4_000)));
+        log.flush().unwrap();
+        if batch >= 20 {
+            let upto = at(1, (batch - 20) * 10);
+            log.purge(upto, &Checkpointed::pretend(upto)).unwrap();
+        }
+        let length = disk.len(FileName::Log).unwrap().unwrap();
+        if batch == 60 {
+            largest = length;
+        }
+        assert!(batch < 60 || length <= largest, "{length} after {largest}");
+    }
+    println!("800 kB kept of 8 MB, file of {largest}");
+    assert!(largest < 4 << 20, "{largest}");
+}
+
+#[test]
+fn a_log_may_begin_anywhere() {
+    let (_, disk) = disk();
+    let log = open_log(&disk, 0);
+    log.append((5..8).map(|i| padded(1, i, 10)));
+    let read = || indexes(&log.reader().get(0..99, u64::MAX).unwrap());
+    assert_eq!(read(), [5, 6, 7]);
+    log.flush().unwrap();
+    assert_eq!(read(), [5, 6, 7]);
+    drop(log);
+    let reader = open_log(&disk, 0).reader();
+    assert_eq!(indexes(&reader.get(0..99, u64::MAX).unwrap()), [5, 6, 7]);
 }
 
 #[test]
