@@ -51,6 +51,10 @@ pub struct Fence {
     /// Generation of the FlowerCluster.
     #[serde(default)]
     pub generation: i64,
+    /// Takes the group over from a FlowerCluster with another uid: one that was deleted and
+    /// applied again while the volumes stayed. Without it another uid is `stale-spec`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub adopt: bool,
 }
 
 /// Makes the first member. Refused where any identity exists.

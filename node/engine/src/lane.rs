@@ -37,7 +37,7 @@ use waiting::Waiting;
 /// Bounds of a lane.
 #[derive(Debug, Clone)]
 pub struct LaneSettings {
-    /// Works queued, and callers joined to works; more is refused (`limits.queue`).
+    /// Works queued, and callers joined to works; more is refused (`FLOWER_LIMIT_QUEUE`).
     pub queue: usize,
     /// A batch is full at this many bytes.
     pub batch_bytes: u64,
@@ -117,6 +117,11 @@ impl Lane {
     /// Works that wait to be admitted.
     pub fn queued(&self) -> usize {
         self.queue.len()
+    }
+
+    /// Proposed batches that are neither applied nor failed.
+    pub fn unacknowledged(&self) -> usize {
+        self.proposed.len()
     }
 
     /// The term that the lane draws in, while it leads.

@@ -361,7 +361,7 @@ fn key_expired(key: &IdempotencyKey, retention_ms: u64) -> Problem {
             retention_ms / 1_000
         ),
     )
-    .setting("receipts.retention")
+    .setting("FLOWER_RECEIPT_RETENTION_MS")
 }
 
 /// The latest key time whose receipt may have been trimmed.

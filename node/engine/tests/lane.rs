@@ -404,7 +404,7 @@ fn a_full_queue_refuses_calls_by_name_but_never_the_operator() {
         panic!("{effects:?}")
     };
     assert_eq!((problem.status, &problem.code[..]), (429, "overloaded"));
-    assert_eq!(problem.setting.as_deref(), Some("limits.queue"));
+    assert_eq!(problem.setting.as_deref(), Some("FLOWER_LIMIT_QUEUE"));
     assert!(problem.retryable && problem.outcome == Outcome::NotApplied);
     for i in 10..12 {
         assert!(bench.call(i, "k0", "{}").is_empty(), "joins");

@@ -88,7 +88,7 @@ pub(super) fn timed_out(begun: bool) -> Problem {
     } else {
         "the deadline passed before the call began; nothing happened"
     };
-    let problem = Problem::new(504, code::TIMEOUT, "Timeout", detail).setting("limits.deadlineMs");
+    let problem = Problem::new(504, code::TIMEOUT, "Timeout", detail);
     if begun {
         problem.unknown()
     } else {
@@ -113,5 +113,5 @@ pub(super) fn overloaded(waiting: usize) -> Problem {
         format!("{waiting} mutations wait already; retry in a moment"),
     )
     .retryable()
-    .setting("limits.queue")
+    .setting("FLOWER_LIMIT_QUEUE")
 }

@@ -1,0 +1,539 @@
+//! The client API: queries, mutations, receipts. Checks what HTTP says before anything runs;
+//! answers are made here, outcomes elsewhere.
+
+use std::{sync::Arc, time::Duration};
+
+use axum::{
+    Router,
+    body::Body,
+    extract::{Request, State},
+    response::Response,
+    routing::{get, post},
+};
+use flower_api::{
+    PartitionId,
+    wire::{Outcome, Problem, ReadClass, code, header},
+};
+use flower_engine::{
+    lane::{Mutation, Reply},
+    receipt::{Ended, Fingerprint, IdempotencyKey, Receipt, Scope},
+};
+use http::{HeaderMap, HeaderValue, StatusCode, header as standard, request::Parts};
+use tracing::Instrument;
+
+use super::{
+    Front,
+    body::{self, Bound},
+    problem::{malformed, method_not_allowed, not_found, respond, set},
+};
+use crate::{
+    auth::Api,
+    env::Mono,
+    forward::Forwarded,
+    metrics::{CallKind, CallOutcome},
+    route::{DEADLINE_MS, KEY_MINTED, Origin, Routed},
+    service::{Found, Service},
+};
+
+/// Longest name of a function.
+const NAME_CHARS: usize = 128;
+/// Set, to `not-kept`, when the mutation happened and its result was too large to keep.
+const RESULT: &str = "flower-result";
+
+type Answer = Result<Response, Box<Problem>>;
+
+/// The routes of the client port.
+pub(super) fn router(front: Front) -> Router {
+    Router::new()
+        .route("/v1/p/{partition}/q/{name}", get(query).post(query))
+        .route("/v1/p/{partition}/m/{name}", post(mutation))
+        .route("/v1/p/{partition}/receipts/{key}", get(receipt))
+        .fallback(nothing)
+        .method_not_allowed_fallback(wrong_method)
+        .with_state(front)
+}
+
+async fn nothing(State(front): State<Front>, request: Request) -> Response {
+    let (parts, _) = request.into_parts();
+    respond(not_found(parts.uri.path()), &front.request_id(&parts))
+}
+
+async fn wrong_method(State(front): State<Front>, request: Request) -> Response {
+    let (parts, _) = request.into_parts();
+    let problem = method_not_allowed(&parts.method, parts.uri.path());
+    respond(problem, &front.request_id(&parts))
+}
+
+/// One call.
+struct Call {
+    front: Front,
+    parts: Parts,
+    id: String,
+    subject: &'static str,
+    deadline: Mono,
+}
+
+impl Call {
+    /// What the path names behind `/v1/p/{partition}/x/`, decoded.
+    fn last_segment(&self) -> Result<String, Box<Problem>> {
+        let segment = self.parts.uri.path().rsplit('/').next().unwrap_or_default();
+        decode(segment).ok_or_else(|| malformed("the path is not percent-encoded UTF-8"))
+    }
+
+    fn function(&self) -> Result<String, Box<Problem>> {
+        let name = self.last_segment()?;
+        let plain = |b: u8| b.is_ascii_alphanumeric() || b"_$.-".contains(&b);
+        if (1..=NAME_CHARS).contains(&name.len()) && name.bytes().all(plain) {
+            return Ok(name);
+        }
+        Err(Box::new(Problem::new(
+            404,
+            code::UNKNOWN_FUNCTION,
+            "No such function",
+            format!(
+                "a function's name has 1 to {NAME_CHARS} letters, digits, '_', '$', '.' or '-'"
+            ),
+        )))
+    }
+
+    fn header(&self, name: &str) -> Result<Option<&str>, Box<Problem>> {
+        self.parts
+            .headers
+            .get(name)
+            .map(|value| {
+                value
+                    .to_str()
+                    .map_err(|_| malformed(format!("header {name} is not printable ASCII")))
+            })
+            .transpose()
+    }
+
+    /// The service of a node that takes part in a group.
+    fn service(&self) -> Result<Service, Box<Problem>> {
+        let service = self.front.service()?;
+        service.takes_part()?;
+        Ok(service)
+    }
+
+    fn origin(&self) -> Origin {
+        Origin {
+            request_id: self.id.clone(),
+            authorization: self.parts.headers.get(standard::AUTHORIZATION).cloned(),
+            forwarded: self.parts.headers.contains_key(header::FORWARDED_BY),
+            deadline: self.deadline,
+        }
+    }
+
+    async fn body(&self, body: Body) -> Result<(bytes::Bytes, body::Share), Box<Problem>> {
+        let inner = &self.front.0;
+        let bound = self.args_bound();
+        inner
+            .bodies
+            .read(&inner.env, body, bound, self.deadline)
+            .await
+    }
+
+    fn args_bound(&self) -> Bound {
+        Bound {
+            what: "the arguments",
+            bytes: self.front.0.settings.limits.args_bytes,
+            setting: "FLOWER_LIMIT_ARGS",
+        }
+    }
+}
+
+/// What every call has: an id, its time, credentials, a partition, a log line, metrics.
+async fn serve(
+    front: Front,
+    kind: Option<CallKind>,
+    request: Request,
+    run: impl AsyncFnOnceSend,
+) -> Response {
+    let (parts, body) = request.into_parts();
+    let id = front.request_id(&parts);
+    let begun = front.0.env.clock.mono();
+    let span = tracing::info_span!("call", request_id = %id, path = parts.uri.path());
+    let answer = async {
+        let answer = match prepare(&front, parts, &id) {
+            Ok(call) => run.run(call, body).await,
+            Err(problem) => Err(problem),
+        };
+        if let Err(problem) = &answer
+            && problem.status >= 500
+        {
+            tracing::warn!(
+                code = problem.code,
+                status = problem.status,
+                detail = problem.detail
+            );
+        }
+        answer
+    }
+    .instrument(span)
+    .await;
+    let took = (front.0.env.clock.mono() - begun).as_secs_f64();
+    if let Some(kind) = kind {
+        front.0.metrics.call(kind, outcome(&answer), took);
+    }
+    answer.unwrap_or_else(|problem| respond(*problem, &id))
+}
+
+/// A handler whose future can cross threads.
+trait AsyncFnOnceSend: Send {
+    fn run(self, call: Call, body: Body) -> impl Future<Output = Answer> + Send;
+}
+
+impl<F, R> AsyncFnOnceSend for F
+where
+    F: FnOnce(Call, Body) -> R + Send,
+    R: Future<Output = Answer> + Send,
+{
+    fn run(self, call: Call, body: Body) -> impl Future<Output = Answer> + Send {
+        self(call, body)
+    }
+}
+
+fn prepare(front: &Front, parts: Parts, id: &str) -> Result<Call, Box<Problem>> {
+    let subject = front.authenticate(Api::Client, &parts.headers)?;
+    let partition = parts.uri.path().split('/').nth(3).unwrap_or_default();
+    if partition != PartitionId::ROOT {
+        let shown: String = partition.chars().take(64).collect();
+        return Err(Box::new(Problem::new(
+            404,
+            code::UNKNOWN_PARTITION,
+            "No such partition",
+            format!("there is no partition '{shown}'; the only one is '_'"),
+        )));
+    }
+    let mut deadline = front.deadline();
+    let left = parts.headers.get(DEADLINE_MS);
+    if let Some(left) = left
+        .and_then(|v| v.to_str().ok())
+        .and_then(|v| v.parse().ok())
+    {
+        deadline = deadline.min(front.0.env.clock.mono() + Duration::from_millis(left));
+    }
+    Ok(Call {
+        front: front.clone(),
+        parts,
+        id: id.to_owned(),
+        subject: subject.0,
+        deadline,
+    })
+}
+
+fn outcome(answer: &Answer) -> CallOutcome {
+    match answer {
+        Err(problem) => told(problem),
+        Ok(response)
+            if response
+                .headers()
+                .get(header::REPLAYED)
+                .is_some_and(|v| v == "true") =>
+        {
+            CallOutcome::Replayed
+        }
+        Ok(response) => match response.status() {
+            status if status.is_success() => CallOutcome::Ok,
+            // A fault that became a receipt, or the leader's own refusal.
+            status if status.is_client_error() => CallOutcome::Fault,
+            _ => CallOutcome::Failed,
+        },
+    }
+}
+
+fn told(problem: &Problem) -> CallOutcome {
+    match problem {
+        p if p.outcome == Outcome::Unknown => CallOutcome::Unknown,
+        p if p.code.starts_with("fault:") => CallOutcome::Fault,
+        p if p.status < 500 => CallOutcome::Refused,
+        _ => CallOutcome::Failed,
+    }
+}
+
+async fn query(State(front): State<Front>, request: Request) -> Response {
+    serve(front, Some(CallKind::Query), request, run_query).await
+}
+
+async fn run_query(call: Call, body: Body) -> Answer {
+    let name = call.function()?;
+    let class = match call.header(header::READ)? {
+        Some(text) => text.parse::<ReadClass>().map_err(malformed)?,
+        None => ReadClass::Local,
+    };
+    let (args, _share) = if call.parts.method == http::Method::POST {
+        let (bytes, share) = call.body(body).await?;
+        (body::arguments(&bytes)?, Some(share))
+    } else {
+        (body::arguments(args_parameter(&call)?.as_bytes())?, None)
+    };
+    let service = call.service()?;
+    let answer = service
+        .reader
+        .query(name, args, class, call.deadline)
+        .await?;
+    let mut response = json(StatusCode::OK, answer.result);
+    let headers = response.headers_mut();
+    set(headers, header::REQUEST_ID, &call.id);
+    set(headers, header::REVISION, answer.revision);
+    set(headers, header::DEPLOYMENT, answer.deployment);
+    set(headers, header::READ_SERVED, class);
+    let vary = HeaderValue::from_static("authorization, flower-read");
+    headers.insert(standard::VARY, vary);
+    headers.insert(
+        standard::CACHE_CONTROL,
+        HeaderValue::from_static("private, no-cache"),
+    );
+    Ok(response)
+}
+
+/// The one parameter of a query by GET.
+fn args_parameter(call: &Call) -> Result<String, Box<Problem>> {
+    let mut args = None;
+    for pair in call.parts.uri.query().unwrap_or_default().split('&') {
+        match pair.split_once('=') {
+            _ if pair.is_empty() => {}
+            Some(("args", value)) if args.is_none() => {
+                let decoded = decode(&value.replace('+', " "));
+                args = Some(decoded.ok_or_else(|| malformed("'args' is not percent-encoded"))?);
+            }
+            _ => {
+                let shown: String = pair.chars().take(64).collect();
+                return Err(malformed(format!(
+                    "'{shown}' is no parameter of a query; there is one, 'args'"
+                )));
+            }
+        }
+    }
+    let args = args.unwrap_or_default();
+    let bound = call.args_bound();
+    if args.len() as u64 > bound.bytes {
+        return Err(super::problem::too_large(
+            bound.what,
+            bound.bytes,
+            bound.setting,
+        ));
+    }
+    Ok(args)
+}
+
+async fn mutation(State(front): State<Front>, request: Request) -> Response {
+    serve(front, Some(CallKind::Mutation), request, run_mutation).await
+}
+
+async fn run_mutation(call: Call, body: Body) -> Answer {
+    let name = call.function()?;
+    let given = call.header(header::IDEMPOTENCY_KEY)?;
+    let minted = given.is_none() || call.parts.headers.contains_key(KEY_MINTED);
+    let key: IdempotencyKey = match given {
+        Some(key) => key.parse()?,
+        None => call.front.mint_id().parse()?,
+    };
+    let (bytes, _share) = call.body(body).await?;
+    let args = body::arguments(&bytes)?;
+    let fingerprint = Fingerprint::of(&name, &args)
+        .map_err(|e| malformed(format!("the arguments are not JSON: {e}")))?;
+    let service = call.service()?;
+    if service.router.leads()
+        && let Some(full) = service.storage_full()
+    {
+        return Err(Box::new(full));
+    }
+    let wanted = Mutation {
+        scope: Scope {
+            partition: PartitionId::ROOT.to_owned(),
+            subject: call.subject.to_owned(),
+        },
+        key: key.clone(),
+        minted,
+        name,
+        args: Arc::from(args),
+        fingerprint,
+    };
+    let routed = service.router.mutate(wanted, &call.origin()).await;
+    let mut response = match routed {
+        Ok(Routed::There(answer)) => passed_on(answer),
+        Ok(Routed::Here(reply)) => mutated(*reply, &call.id)?,
+        Err(problem) => respond(*problem, &call.id),
+    };
+    // Whatever came of it, a retry needs the key.
+    set(response.headers_mut(), header::IDEMPOTENCY_KEY, &key);
+    Ok(response)
+}
+
+fn mutated(reply: Reply, id: &str) -> Answer {
+    let Reply::Mutated {
+        receipt,
+        unkept,
+        replayed,
+        deployment,
+    } = reply
+    else {
+        return Err(Box::new(Problem::new(
+            500,
+            code::INTERNAL,
+            "Internal error",
+            "the lane gave another answer than a mutation's",
+        )));
+    };
+    let mut response = match (receipt.ended, unkept) {
+        (Ended::Result(result), _) => json(StatusCode::OK, result),
+        (Ended::ResultNotKept, Some(result)) => json(StatusCode::OK, result),
+        (Ended::ResultNotKept, None) => {
+            let mut response = json(StatusCode::OK, "null".to_owned());
+            set(response.headers_mut(), RESULT, "not-kept");
+            response
+        }
+        (Ended::Fault(mut problem), _) => {
+            problem.revision = Some(receipt.revision);
+            respond(*problem, id)
+        }
+    };
+    let headers = response.headers_mut();
+    set(headers, header::REQUEST_ID, id);
+    set(headers, header::REVISION, receipt.revision);
+    set(headers, header::REPLAYED, replayed);
+    set(headers, header::RECEIPT_EXPIRES, rfc3339(receipt.until_ms));
+    if let Some(deployment) = deployment {
+        set(headers, header::DEPLOYMENT, deployment);
+    }
+    Ok(response)
+}
+
+async fn receipt(State(front): State<Front>, request: Request) -> Response {
+    serve(front, None, request, run_receipt).await
+}
+
+async fn run_receipt(call: Call, _: Body) -> Answer {
+    let key: IdempotencyKey = call.last_segment()?.parse()?;
+    let scope = Scope {
+        partition: PartitionId::ROOT.to_owned(),
+        subject: call.subject.to_owned(),
+    };
+    let service = call.service()?;
+    let origin = call.origin();
+    let deadline = origin.deadline;
+    let (leader, asked) = (service.clone(), key.clone());
+    let here = move || -> crate::env::Fut<'static, _> {
+        let (service, scope, key) = (leader.clone(), scope.clone(), asked.clone());
+        Box::pin(async move { service.receipt(&scope, &key, deadline).await })
+    };
+    let path = call.parts.uri.path();
+    match service.router.read(path, &origin, here).await? {
+        Err(answer) => Ok(passed_on(answer)),
+        Ok(found) => {
+            let mut response = match found {
+                Found::Stored(receipt) => stored(&key, &receipt),
+                Found::InFlight => json(
+                    StatusCode::ACCEPTED,
+                    serde_json::json!({ "key": key.as_str(), "state": "in-flight" }).to_string(),
+                ),
+                Found::Nothing => {
+                    return Err(Box::new(Problem::new(
+                        404,
+                        code::UNKNOWN_RECEIPT,
+                        "No such receipt",
+                        format!(
+                            "no mutation is known under key '{key}': it never ran, or its \
+                                 receipt is no longer kept"
+                        ),
+                    )));
+                }
+            };
+            set(response.headers_mut(), header::REQUEST_ID, &call.id);
+            Ok(response)
+        }
+    }
+}
+
+fn stored(key: &IdempotencyKey, receipt: &Receipt) -> Response {
+    let (status, result, problem) = match &receipt.ended {
+        Ended::Result(json) => (200, serde_json::from_str(json).ok(), None),
+        Ended::ResultNotKept => (200, None, None),
+        Ended::Fault(problem) => (problem.status, None, Some(problem)),
+    };
+    let told = serde_json::json!({
+        "key": key.as_str(),
+        "state": "stored",
+        "mutation": receipt.mutation,
+        "status": status,
+        "result": result.unwrap_or(serde_json::Value::Null),
+        "resultKept": receipt.ended != Ended::ResultNotKept,
+        "problem": problem,
+        "revision": receipt.revision,
+        "created": rfc3339(receipt.created_ms),
+        "expires": rfc3339(receipt.until_ms),
+    });
+    let mut response = json(StatusCode::OK, told.to_string());
+    let headers = response.headers_mut();
+    set(headers, header::REVISION, receipt.revision);
+    set(headers, header::RECEIPT_EXPIRES, rfc3339(receipt.until_ms));
+    response
+}
+
+fn json(status: StatusCode, body: String) -> Response {
+    let mut response = Response::new(Body::from(body));
+    *response.status_mut() = status;
+    let kind = HeaderValue::from_static("application/json");
+    response.headers_mut().insert(standard::CONTENT_TYPE, kind);
+    response
+}
+
+/// The leader's answer, with the headers that are of this API.
+fn passed_on(answer: Forwarded) -> Response {
+    let mut response = Response::new(Body::from(answer.body));
+    *response.status_mut() = answer.status;
+    let ours = |name: &str| {
+        name.starts_with("flower-")
+            || ["content-type", "retry-after", header::IDEMPOTENCY_KEY].contains(&name)
+    };
+    let headers: &mut HeaderMap = response.headers_mut();
+    for (name, value) in &answer.headers {
+        if ours(name.as_str()) {
+            headers.insert(name.clone(), value.clone());
+        }
+    }
+    response
+}
+
+/// Percent-decoded; `None` when that is no UTF-8.
+fn decode(text: &str) -> Option<String> {
+    let mut out = Vec::with_capacity(text.len());
+    let mut bytes = text.bytes();
+    while let Some(byte) = bytes.next() {
+        if byte != b'%' {
+            out.push(byte);
+            continue;
+        }
+        let digit = |b: Option<u8>| char::from(b?).to_digit(16);
+        let (high, low) = (digit(bytes.next())?, digit(bytes.next())?);
+        out.push((high * 16 + low) as u8);
+    }
+    String::from_utf8(out).ok()
+}
+
+fn rfc3339(ms: u64) -> String {
+    i64::try_from(ms)
+        .ok()
+        .and_then(|ms| jiff::Timestamp::from_millisecond(ms).ok())
+        .map_or_else(String::new, |at| format!("{at:.3}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percent_codes_are_decoded_or_refused() {
+        assert_eq!(decode("a%2Fb%20c"), Some("a/b c".into()));
+        assert_eq!(decode("%C3%A4"), Some("ä".into()));
+        for bad in ["%", "%2", "%zz", "%ff"] {
+            assert_eq!(decode(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn times_are_told_in_rfc_3339() {
+        assert_eq!(rfc3339(1_796_130_240_000), "2026-12-01T13:04:00.000Z");
+    }
+}

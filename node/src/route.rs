@@ -1,0 +1,304 @@
+//! Brings a call to the leader, wherever that is: here, one hop away, or not elected yet. A
+//! call is tried again while its deadline allows, always under the same key, so that it
+//! happens once at most; what is not known stays not known.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use flower_api::{
+    admin,
+    wire::{Outcome, Problem, code, header},
+};
+use flower_engine::lane::{Mutation, Refusal, Reply, Work};
+use http::{HeaderName, HeaderValue, Method, Request};
+use http_body_util::Full;
+
+use crate::{
+    consensus::{Consensus, LeaderInfo},
+    env::{Env, Fut, Mono},
+    forward::{Forwarded, Forwarder, NoAnswer},
+    write::{Writer, unknown},
+};
+
+/// Between two looks at who leads, while nobody does.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// Milliseconds that a forwarded call has left; set by the node that forwards.
+pub const DEADLINE_MS: &str = "flower-deadline-ms";
+/// The forwarding node minted the key; set by the node that forwards.
+pub const KEY_MINTED: &str = "flower-key-minted";
+
+/// Brings calls to the leader. Cheap to clone.
+#[derive(Clone)]
+pub struct Router {
+    env: Env,
+    consensus: Consensus,
+    writer: Writer,
+    forwarder: Forwarder,
+}
+
+/// What is passed on of a request, whoever answers it.
+#[derive(Debug, Clone)]
+pub struct Origin {
+    /// Id of the request.
+    pub request_id: String,
+    /// The client's own credentials.
+    pub authorization: Option<HeaderValue>,
+    /// Another node sent it here: it goes no further.
+    pub forwarded: bool,
+    /// Until when an answer is of use.
+    pub deadline: Mono,
+}
+
+/// An answer.
+#[derive(Debug)]
+pub enum Routed {
+    /// Given by this node.
+    Here(Box<Reply>),
+    /// Given by the leader.
+    There(Forwarded),
+}
+
+/// Where a call goes now.
+enum Next {
+    Here,
+    To(LeaderInfo),
+    Nowhere,
+}
+
+impl Router {
+    /// A router.
+    pub fn new(env: &Env, consensus: &Consensus, writer: Writer, forwarder: Forwarder) -> Self {
+        Self {
+            env: env.clone(),
+            consensus: consensus.clone(),
+            writer,
+            forwarder,
+        }
+    }
+
+    /// The lane's inbox.
+    pub fn writer(&self) -> &Writer {
+        &self.writer
+    }
+
+    /// Whether this node leads and its lane draws.
+    pub fn leads(&self) -> bool {
+        self.consensus.leadership().borrow().is_some()
+    }
+
+    /// Runs a mutation on the leader.
+    ///
+    /// # Errors
+    /// As the lane refuses; `no-quorum` when nobody leads before the deadline, `timeout` with
+    /// outcome `unknown` when it may have happened.
+    pub async fn mutate(&self, call: Mutation, origin: &Origin) -> Result<Routed, Box<Problem>> {
+        let mut maybe = false;
+        loop {
+            match self.next() {
+                Next::Here => {
+                    let work = Work::Mutate(call.clone());
+                    match self.writer.submit(work, origin.deadline).await {
+                        Ok(reply) => return Ok(Routed::Here(Box::new(reply))),
+                        Err(Refusal::Problem(problem)) => return Err(still(problem, maybe)),
+                        Err(Refusal::Unknown) => maybe = true,
+                        Err(Refusal::NotLeading) => {}
+                    }
+                }
+                Next::To(leader) if !origin.forwarded => {
+                    let request = forwarded_mutation(&call, origin, &leader, self.left(origin));
+                    match self.forward(request, origin).await {
+                        Ok(answer) => return Ok(Routed::There(answer)),
+                        Err(outcome) => maybe |= outcome == Outcome::Unknown,
+                    }
+                }
+                Next::To(_) => return Err(still(Box::new(not_leader()), maybe)),
+                Next::Nowhere => {}
+            }
+            self.pause(origin, maybe).await?;
+        }
+    }
+
+    /// Does a work that only the leader does; never sent on.
+    ///
+    /// # Errors
+    /// As the lane refuses; `not-leader` when another node leads.
+    pub async fn lead(&self, work: Work, deadline: Mono) -> Result<Reply, Box<Problem>> {
+        match self.writer.submit(work, deadline).await {
+            Ok(reply) => Ok(reply),
+            Err(Refusal::Problem(problem)) => Err(problem),
+            Err(Refusal::Unknown) => Err(Box::new(unknown())),
+            Err(Refusal::NotLeading) => Err(Box::new(self.who_leads())),
+        }
+    }
+
+    /// Has `here` answer when this node leads, else the leader. For reads: they are tried
+    /// again without further thought.
+    ///
+    /// # Errors
+    /// `no-quorum` when nobody leads before the deadline; as `here` refuses.
+    pub async fn read<T>(
+        &self,
+        path: &str,
+        origin: &Origin,
+        here: impl Fn() -> Fut<'static, Result<T, Box<Problem>>>,
+    ) -> Result<Result<T, Forwarded>, Box<Problem>> {
+        loop {
+            match self.next() {
+                Next::Here => return here().await.map(Ok),
+                Next::To(leader) if !origin.forwarded => {
+                    let request = self.request(&Method::GET, path, origin, &leader, Bytes::new());
+                    if let Ok(answer) = self.forward(request, origin).await {
+                        return Ok(Err(answer));
+                    }
+                }
+                Next::To(_) => return Err(Box::new(not_leader())),
+                Next::Nowhere => {}
+            }
+            self.pause(origin, false).await?;
+        }
+    }
+
+    fn next(&self) -> Next {
+        if self.leads() {
+            return Next::Here;
+        }
+        match self.consensus.leader() {
+            // It leads and is not done applying what is before its own first entry.
+            Some(leader) if leader.member == self.consensus.me().member => Next::Nowhere,
+            Some(leader) => Next::To(leader),
+            None => Next::Nowhere,
+        }
+    }
+
+    /// Waits a moment for the next attempt.
+    async fn pause(&self, origin: &Origin, maybe: bool) -> Result<(), Box<Problem>> {
+        let next = self.env.clock.mono() + LOOK_EVERY;
+        if next < origin.deadline {
+            self.env.clock.sleep_until(next).await;
+            return Ok(());
+        }
+        Err(Box::new(if maybe { unknown() } else { no_quorum() }))
+    }
+
+    /// The leader's answer; or, when another attempt is due, what is known of this one.
+    async fn forward(
+        &self,
+        request: Request<Full<Bytes>>,
+        origin: &Origin,
+    ) -> Result<Forwarded, Outcome> {
+        let answer = match self.forwarder.send(request, origin.deadline).await {
+            Ok(answer) => answer,
+            Err(NoAnswer::NotSent) => return Err(Outcome::NotApplied),
+            Err(NoAnswer::Broken) => return Err(Outcome::Unknown),
+        };
+        if !answer.status.is_server_error() {
+            return Ok(answer);
+        }
+        match serde_json::from_slice::<Problem>(&answer.body) {
+            Ok(p) if p.code == admin::code::NOT_LEADER => Err(p.outcome),
+            Ok(p) if p.outcome == Outcome::Unknown => Err(Outcome::Unknown),
+            _ => Ok(answer),
+        }
+    }
+
+    fn left(&self, origin: &Origin) -> Duration {
+        origin.deadline - self.env.clock.mono()
+    }
+
+    fn request(
+        &self,
+        method: &Method,
+        path: &str,
+        origin: &Origin,
+        leader: &LeaderInfo,
+        body: Bytes,
+    ) -> Request<Full<Bytes>> {
+        onward(method, path, origin, leader, self.left(origin), body)
+    }
+
+    fn who_leads(&self) -> Problem {
+        let mut problem = not_leader();
+        if let Some(leader) = self.consensus.leader() {
+            problem.detail = format!(
+                "member {} at {} leads; ask it",
+                leader.member, leader.address
+            );
+        }
+        problem.status = 409;
+        problem
+    }
+}
+
+fn forwarded_mutation(
+    call: &Mutation,
+    origin: &Origin,
+    leader: &LeaderInfo,
+    left: Duration,
+) -> Request<Full<Bytes>> {
+    let path = format!("/v1/p/{}/m/{}", call.scope.partition, call.name);
+    let body = Bytes::copy_from_slice(call.args.as_bytes());
+    let mut request = onward(&Method::POST, &path, origin, leader, left, body);
+    let headers = request.headers_mut();
+    if let Ok(key) = HeaderValue::from_str(call.key.as_str()) {
+        headers.insert(HeaderName::from_static(header::IDEMPOTENCY_KEY), key);
+    }
+    if call.minted {
+        let minted = HeaderValue::from_static("true");
+        headers.insert(HeaderName::from_static(KEY_MINTED), minted);
+    }
+    request
+}
+
+/// A request to the leader. Its parts were parsed before, so it is one; if it were not, an
+/// empty one would be refused there.
+fn onward(
+    method: &Method,
+    path: &str,
+    origin: &Origin,
+    leader: &LeaderInfo,
+    left: Duration,
+    body: Bytes,
+) -> Request<Full<Bytes>> {
+    let mut request = Request::builder()
+        .method(method)
+        .uri(format!("http://{}{path}", leader.client_address))
+        .header(header::REQUEST_ID, &origin.request_id)
+        .header(header::FORWARDED_BY, "1")
+        .header(DEADLINE_MS, left.as_millis().to_string());
+    if let Some(authorization) = &origin.authorization {
+        request = request.header(http::header::AUTHORIZATION, authorization);
+    }
+    request.body(Full::new(body)).unwrap_or_default()
+}
+
+/// A refusal after an attempt whose outcome is not known does not make it known.
+fn still(problem: Box<Problem>, maybe: bool) -> Box<Problem> {
+    let keyed = [code::KEY_REUSED, code::KEY_EXPIRED];
+    if maybe && !keyed.contains(&&problem.code[..]) {
+        Box::new(problem.unknown())
+    } else {
+        problem
+    }
+}
+
+fn not_leader() -> Problem {
+    Problem::new(
+        503,
+        admin::code::NOT_LEADER,
+        "This node does not lead",
+        "the call was sent on to this node, which does not lead any more",
+    )
+    .retryable()
+}
+
+fn no_quorum() -> Problem {
+    Problem::new(
+        503,
+        code::NO_QUORUM,
+        "No quorum",
+        "no node leads the group: a majority of its members must be up and reach each other; \
+         nothing happened",
+    )
+    .retryable()
+}

@@ -1,0 +1,437 @@
+//! What serves clients on a running node: workers, the writer, the router and the reader over
+//! one consensus, and the assembly of the node's report. HTTP is `http`; the node's life is
+//! `node`.
+
+use std::{sync::Arc, time::Duration};
+
+use flower_api::{
+    admin::{Bootstrap, Done, Fence},
+    limits,
+    report::{DeploymentInfo, Footprint, Identity, Lifecycle, Report},
+    sizing::MemoryPlan,
+    wire::{Problem, ReadClass, code},
+};
+use flower_engine::{
+    Limits, Space, View, deploy,
+    key::meta,
+    lane::{LaneSettings, Mark, Work},
+    receipt::{self, IdempotencyKey, Receipt, Scope},
+};
+
+use crate::{
+    consensus::Consensus,
+    env::{Env, Fatal, Mono},
+    footprint::Meter,
+    forward::Forwarder,
+    metrics::{CacheUse, FileUse, Metrics, Observed},
+    prepare,
+    read::Reader,
+    route::Router,
+    workers::Workers,
+    write::{Writer, WriterParts, unknown},
+};
+
+/// What a node serves with.
+#[derive(Debug, Clone)]
+pub struct ServeSettings {
+    /// Bounds of an evaluation.
+    pub limits: Limits,
+    /// A bundle, bytes (`FLOWER_LIMIT_BUNDLE`).
+    pub bundle_bytes: u64,
+    /// Calls that may wait (`FLOWER_LIMIT_QUEUE`).
+    pub queue: usize,
+    /// JavaScript workers.
+    pub workers: u32,
+    /// How long receipts are kept, milliseconds.
+    pub retention_ms: u64,
+    /// How long a call may take in all, waiting for a leader included.
+    pub deadline: Duration,
+    /// How long a stopping node goes on serving after it turned unready.
+    pub stop_grace: Duration,
+}
+
+impl Default for ServeSettings {
+    fn default() -> Self {
+        Self {
+            limits: Limits::default(),
+            bundle_bytes: limits::BUNDLE_BYTES,
+            queue: limits::QUEUE,
+            workers: 2,
+            retention_ms: limits::RECEIPT_RETENTION_MS,
+            deadline: Duration::from_secs(10),
+            stop_grace: Duration::from_secs(5),
+        }
+    }
+}
+
+impl From<&crate::config::Config> for ServeSettings {
+    fn from(config: &crate::config::Config) -> Self {
+        let calls = &config.limits;
+        Self {
+            limits: Limits {
+                heap_bytes: calls.heap,
+                gas: calls.gas,
+                wall_ms: calls.wall_ms,
+                args_bytes: calls.args,
+                result_bytes: calls.result,
+                record_bytes: calls.record,
+                rows_read: calls.rows_read,
+                bytes_read: calls.bytes_read,
+                rows_written: calls.rows_written,
+                patch_bytes: calls.bytes_written,
+                ranges: calls.ranges,
+                ..Limits::default()
+            },
+            bundle_bytes: calls.bundle,
+            queue: calls.queue as usize,
+            workers: config.workers,
+            retention_ms: config.receipt_retention_ms,
+            stop_grace: Duration::from_millis(config.stop_grace_ms),
+            ..Self::default()
+        }
+    }
+}
+
+/// A node that serves. Cheap to clone.
+#[derive(Clone)]
+pub struct Service {
+    /// The world.
+    pub env: Env,
+    /// Replication.
+    pub consensus: Consensus,
+    /// Threads that run code of users.
+    pub workers: Workers,
+    /// Mutations.
+    pub router: Router,
+    /// Queries.
+    pub reader: Reader,
+    /// What it serves with.
+    pub settings: Arc<ServeSettings>,
+    name: Arc<str>,
+    meter: Arc<Meter>,
+    plan: Option<MemoryPlan>,
+}
+
+impl Service {
+    /// Starts serving over `consensus`. `name` is the one that the node was started under.
+    pub fn start(
+        env: &Env,
+        consensus: &Consensus,
+        settings: ServeSettings,
+        name: &str,
+        metrics: &Arc<Metrics>,
+        meter: Meter,
+        plan: Option<MemoryPlan>,
+    ) -> Self {
+        let workers = Workers::new(env, settings.limits, settings.workers, settings.queue);
+        let writer = Writer::start(
+            WriterParts {
+                env: env.clone(),
+                consensus: consensus.clone(),
+                workers: workers.clone(),
+                metrics: metrics.clone(),
+                retention_ms: settings.retention_ms,
+            },
+            LaneSettings {
+                queue: settings.queue,
+                ..LaneSettings::default()
+            },
+        );
+        // An answer is a result, or a problem with its data.
+        let answer_bytes = settings.limits.result_bytes + limits::MIB;
+        let forwarder = Forwarder::new(env, answer_bytes as usize);
+        let service = Self {
+            env: env.clone(),
+            consensus: consensus.clone(),
+            router: Router::new(env, consensus, writer, forwarder),
+            reader: Reader::new(env, consensus, &workers),
+            workers,
+            settings: Arc::new(settings),
+            name: name.into(),
+            meter: Arc::new(meter),
+            plan,
+        };
+        let watched = service.clone();
+        env.tasks
+            .spawn("worker watch", async move { watched.watch_workers().await });
+        service
+    }
+
+    /// Threads cannot be killed: with so many of them stuck, leadership is handed over and
+    /// the process ends, to be started again.
+    async fn watch_workers(self) -> Result<(), Fatal> {
+        tokio::select! {
+            () = self.env.tasks.stopping() => return Ok(()),
+            () = self.workers.exhausted() => {}
+        }
+        tracing::error!(
+            stuck = self.workers.stuck(),
+            "half of the workers are stuck"
+        );
+        if let Err(problem) = self.consensus.hand_over().await {
+            tracing::warn!(%problem, "leadership was not handed over");
+        }
+        Err(Fatal::new(
+            "half of the workers are stuck in calls that do not stop; the process starts anew. \
+             The log names the bundle",
+        ))
+    }
+
+    /// Refuses calls on a node that takes no part in a group: they would only wait.
+    ///
+    /// # Errors
+    /// `not-ready`.
+    pub fn takes_part(&self) -> Result<(), Box<Problem>> {
+        let why = match self.consensus.lifecycle() {
+            Lifecycle::Joining | Lifecycle::Member => return Ok(()),
+            Lifecycle::Uninitialized => "this node belongs to no cluster yet",
+            Lifecycle::Removed => "this node was removed from its group",
+            Lifecycle::Broken => "the data of this node cannot be read",
+        };
+        let detail = format!("{why}; ask another one");
+        Err(Box::new(
+            Problem::new(503, code::NOT_READY, "Not ready", detail).retryable(),
+        ))
+    }
+
+    /// Why mutations are refused for want of space, if they are.
+    pub fn storage_full(&self) -> Option<Problem> {
+        let disk = self.consensus.disk();
+        (disk.capacity_bytes > 0 && disk.free_bytes < disk.reserve_bytes).then(|| {
+            Problem::new(
+                503,
+                code::STORAGE_FULL,
+                "Storage full",
+                format!(
+                    "the leader's volume has {} MiB free, less than its reserve of {} MiB; \
+                     enlarge it or free space on it. Reads go on",
+                    disk.free_bytes >> 20,
+                    disk.reserve_bytes >> 20
+                ),
+            )
+            .retryable()
+            .setting("storage.size")
+        })
+    }
+
+    /// Who this node is.
+    pub fn identity(&self) -> Identity {
+        let me = self.consensus.me();
+        Identity {
+            cluster: me.cluster(),
+            group: me.group,
+            member: Some(me.member),
+            lifecycle: self.consensus.lifecycle(),
+            broken: None,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            name: self.name.to_string(),
+        }
+    }
+
+    /// Everything the node says of itself; `verdict` is why it is not ready, if it is not.
+    ///
+    /// # Errors
+    /// When the state cannot be read.
+    pub fn report(&self, verdict: Option<String>) -> Result<Report, Fatal> {
+        let unreadable = |e: flower_engine::ViewError| Fatal::new(e.to_string());
+        let consensus = self.consensus.report();
+        let view = self.consensus.view();
+        let formed = view.get(Space::Meta, meta::FORMED).map_err(unreadable)?;
+        let owner = prepare::owner(&*view).map_err(unreadable)?;
+        let deployment = self.deployment(&*view).map_err(unreadable)?;
+        Ok(Report {
+            identity: self.identity(),
+            role: consensus.role,
+            term: consensus.term,
+            leader: consensus.leader,
+            quorum_lease: consensus.quorum_lease,
+            configuration: consensus.configuration,
+            positions: consensus.positions,
+            followers: consensus.followers,
+            formed: formed.is_some(),
+            owner,
+            deployment,
+            ready: verdict.is_none(),
+            not_ready: verdict,
+            images_received: consensus.images_received,
+            replayed_entries: consensus.replayed_entries,
+            full_repairs: consensus.full_repairs,
+            state_checksum: consensus.state_checksum,
+            footprint: self.footprint(),
+            disk: self.consensus.disk(),
+        })
+    }
+
+    fn deployment(
+        &self,
+        view: &dyn View,
+    ) -> Result<Option<DeploymentInfo>, flower_engine::ViewError> {
+        let Some((hash, revision, _)) = deploy::active(view)? else {
+            return Ok(None);
+        };
+        let functions = deploy::load(view, &hash)?
+            .map(|d| d.manifest.functions.keys().cloned().collect())
+            .unwrap_or_default();
+        Ok(Some(DeploymentInfo {
+            hash,
+            revision,
+            functions,
+        }))
+    }
+
+    fn footprint(&self) -> Footprint {
+        let (state, log) = (self.consensus.state_stats(), self.consensus.log_stats());
+        self.meter.measure(Footprint {
+            page_cache_bytes: state.page_cache.bytes,
+            log_page_cache_bytes: log.page_cache_bytes,
+            value_cache_bytes: state.value_cache.bytes,
+            javascript_bytes: self.workers.heap_bytes(),
+            log_tail_bytes: log.tail_bytes,
+            state_file_bytes: state.file_bytes,
+            stored_bytes: state.totals.stored_bytes(),
+            log_file_bytes: log.log_bytes,
+            receipts: state.receipts,
+            plan: self.plan,
+            ..Footprint::default()
+        })
+    }
+
+    /// What the metrics show and the report does not hold.
+    pub fn observed(&self) -> Observed {
+        let (state, log) = (self.consensus.state_stats(), self.consensus.log_stats());
+        Observed {
+            page_caches: vec![(
+                "state",
+                CacheUse {
+                    bytes: state.page_cache.bytes,
+                    hits: state.page_cache.hits,
+                    misses: state.page_cache.misses,
+                    evictions: Some(state.page_cache.evictions),
+                },
+            )],
+            value_cache: Some(CacheUse {
+                bytes: state.value_cache.bytes,
+                hits: state.value_cache.hits,
+                misses: state.value_cache.misses,
+                evictions: None,
+            }),
+            files: vec![
+                (
+                    "state",
+                    FileUse {
+                        bytes: state.file_bytes,
+                        allocated: state.allocated_bytes,
+                        fragmented: state.fragmented_bytes,
+                    },
+                ),
+                (
+                    "raft",
+                    FileUse {
+                        bytes: log.log_bytes,
+                        ..FileUse::default()
+                    },
+                ),
+            ],
+            records: Space::ALL
+                .iter()
+                .map(|space| (space.name(), state.totals.records_in(*space)))
+                .collect(),
+            receipt_bytes: Some(state.receipt_bytes),
+            workers_stuck: Some(self.workers.stuck()),
+            apply_lag_seconds: None,
+            view_oldest_age_seconds: Some(self.consensus.oldest_view_ms() as f64 / 1_000.0),
+            oom_kills: self.meter.oom_kills(),
+        }
+    }
+
+    /// Acts for the FlowerCluster that a call comes from, if it comes from one: its uid and
+    /// generation are stored, or refused.
+    ///
+    /// # Errors
+    /// `stale-spec`, `not-leader`.
+    pub async fn act_for(&self, fence: &Fence, deadline: Mono) -> Result<(), Box<Problem>> {
+        if fence.uid.is_empty() {
+            return Ok(());
+        }
+        let mark = Mark::Owner {
+            uid: fence.uid.clone(),
+            generation: fence.generation,
+            adopt: fence.adopt,
+        };
+        self.router.lead(Work::Mark(mark), deadline).await.map(drop)
+    }
+
+    /// Marks the group as having reached its size.
+    ///
+    /// # Errors
+    /// `not-leader`, `timeout`.
+    pub async fn form(&self, deadline: Mono) -> Result<Done, Box<Problem>> {
+        let work = Work::Mark(Mark::Formed);
+        self.router.lead(work, deadline).await?;
+        Ok(self.done())
+    }
+
+    /// Makes this node the first member of a group, and stores for whom. A group of one is
+    /// formed at once. Repeated after an interruption it goes on where that was.
+    ///
+    /// # Errors
+    /// `already-initialized`, `wrong-member`, `stale-spec`.
+    pub async fn bootstrap(&self, call: &Bootstrap, deadline: Mono) -> Result<Done, Box<Problem>> {
+        self.consensus.bootstrap(call).await?;
+        let mut leadership = self.consensus.leadership();
+        let elected = leadership.wait_for(Option::is_some);
+        if !matches!(self.env.until(deadline, elected).await, Some(Ok(_))) {
+            return Err(Box::new(unknown()));
+        }
+        self.act_for(&call.fence, deadline).await?;
+        match call.size {
+            0 | 1 => self.form(deadline).await,
+            _ => Ok(self.done()),
+        }
+    }
+
+    /// The configuration now.
+    pub fn done(&self) -> Done {
+        let configuration = self.consensus.report().configuration;
+        Done {
+            configuration: configuration.map(|c| c.version),
+        }
+    }
+
+    /// What is known under a key, on the leader: under way, or stored, as a fresh read.
+    ///
+    /// # Errors
+    /// As a fresh read.
+    pub async fn receipt(
+        &self,
+        scope: &Scope,
+        key: &IdempotencyKey,
+        deadline: Mono,
+    ) -> Result<Found, Box<Problem>> {
+        // First the lane: what ends in between is in the view that is taken after it.
+        let writer = self.router.writer();
+        if writer.in_flight(scope.record_key(key)).await {
+            return Ok(Found::InFlight);
+        }
+        let view = self.reader.view(ReadClass::Fresh, deadline).await?;
+        match receipt::find(&*view, scope, key) {
+            Ok(Some(receipt)) => Ok(Found::Stored(Box::new(receipt))),
+            Ok(None) => Ok(Found::Nothing),
+            Err(error) => {
+                self.env.tasks.fail(Fatal::new(error.to_string()));
+                Err(Box::new(unknown()))
+            }
+        }
+    }
+}
+
+/// What is known under an idempotency key.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Found {
+    /// Its outcome.
+    Stored(Box<Receipt>),
+    /// It is under way.
+    InFlight,
+    /// Nothing.
+    Nothing,
+}

@@ -1,0 +1,401 @@
+//! The threads that run code of users, and the isolates that they keep. A call that does not
+//! end at its wall limit is answered then; a thread that does not stop soon after is
+//! abandoned and replaced. Decides nothing about calls, receipts or order.
+
+use std::{
+    collections::BTreeSet,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use flower_api::wire::{Problem, code};
+use flower_engine::{
+    BundleError, CallError, Deadline, Evaluated, Isolate, Limits, Stamp, View, ViewError, deploy,
+    js,
+};
+use parking_lot::Mutex;
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, oneshot};
+
+use crate::env::{Env, LaneId, LaneLocal, Mono};
+
+/// What a worker is for: queries never wait behind mutations, nor the other way round.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Purpose {
+    /// Queries, and the inspection of bundles.
+    Query,
+    /// The preparation of mutations and deployments.
+    Mutation,
+}
+
+/// The workers. Cheap to clone.
+#[derive(Clone)]
+pub struct Workers(Arc<Inner>);
+
+struct Inner {
+    env: Env,
+    limits: Limits,
+    queue: usize,
+    queries: Arc<Pool>,
+    mutations: Arc<Pool>,
+    desks: Vec<Arc<Desk>>,
+    stuck: AtomicU64,
+    /// Bundles that got a thread stuck: one worker at a time runs them.
+    penalised: Mutex<BTreeSet<String>>,
+    penalty: Arc<Semaphore>,
+    exhausted: Notify,
+}
+
+struct Pool {
+    idle: Arc<Mutex<Vec<u32>>>,
+    permits: Arc<Semaphore>,
+    waiting: AtomicUsize,
+}
+
+impl Pool {
+    fn new(workers: std::ops::Range<u32>) -> Self {
+        Self {
+            permits: Arc::new(Semaphore::new(workers.len())),
+            idle: Arc::new(Mutex::new(workers.collect())),
+            waiting: AtomicUsize::new(0),
+        }
+    }
+}
+
+/// What a worker's thread tells of itself.
+#[derive(Default)]
+struct Desk {
+    heap_bytes: AtomicU64,
+    bundle: Mutex<Option<String>>,
+}
+
+/// One worker, taken from its pool until dropped.
+struct Slot {
+    worker: u32,
+    idle: Arc<Mutex<Vec<u32>>>,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        self.idle.lock().push(self.worker);
+    }
+}
+
+impl Workers {
+    /// `count` workers: one prepares mutations, the others run queries; a single one does
+    /// both. At most `queue` calls wait for one.
+    pub fn new(env: &Env, limits: Limits, count: u32, queue: usize) -> Self {
+        let count = count.max(1);
+        let mutations = Arc::new(Pool::new(0..1));
+        let queries = match count {
+            1 => mutations.clone(),
+            _ => Arc::new(Pool::new(1..count)),
+        };
+        Self(Arc::new(Inner {
+            env: env.clone(),
+            limits,
+            queue,
+            mutations,
+            queries,
+            desks: (0..count).map(|_| Arc::default()).collect(),
+            stuck: AtomicU64::new(0),
+            penalised: Mutex::default(),
+            penalty: Arc::new(Semaphore::new(1)),
+            exhausted: Notify::new(),
+        }))
+    }
+
+    /// Bounds of an evaluation.
+    pub fn limits(&self) -> &Limits {
+        &self.0.limits
+    }
+
+    /// Bytes of all JavaScript heaps, as of their last calls.
+    pub fn heap_bytes(&self) -> u64 {
+        let heaps = self.0.desks.iter();
+        heaps.map(|d| d.heap_bytes.load(Ordering::Relaxed)).sum()
+    }
+
+    /// Threads that did not stop at their deadline, since the start.
+    pub fn stuck(&self) -> u64 {
+        self.0.stuck.load(Ordering::Relaxed)
+    }
+
+    /// Resolves when so many threads are stuck that only a restart frees them.
+    pub async fn exhausted(&self) {
+        self.0.exhausted.notified().await;
+    }
+
+    /// Drops the isolates that prepare mutations: they may have seen what never came to be.
+    pub fn forget_speculation(&self) {
+        let desk = self.0.desks[0].clone();
+        let clear = move |local: &mut LaneLocal| {
+            local.clear();
+            desk.heap_bytes.store(0, Ordering::Relaxed);
+        };
+        // A lane that is gone has no isolates either.
+        let _ = self.0.env.lanes.submit(LaneId::Worker(0), Box::new(clear));
+    }
+
+    /// Runs `work` on a worker. `bundle` is the hash of the bundle that it will run, if known.
+    ///
+    /// # Errors
+    /// `overloaded` or `timeout` when no worker comes free, `budget` at the wall limit,
+    /// `internal` when the work panicked. Nothing of it is seen then.
+    pub async fn run<T: Send + 'static>(
+        &self,
+        purpose: Purpose,
+        bundle: Option<&str>,
+        deadline: Mono,
+        work: impl FnOnce(&mut Isolates, &Deadline) -> T + Send + 'static,
+    ) -> Result<T, Box<Problem>> {
+        let penalty = match bundle.map(|b| self.0.penalised.lock().contains(b)) {
+            Some(true) => {
+                let wait = self.0.penalty.clone().acquire_owned();
+                let turn = self.0.env.until(deadline, wait).await;
+                Some(turn.ok_or_else(|| Box::new(no_worker()))?)
+            }
+            _ => None,
+        };
+        let slot = self.take(purpose, deadline).await?;
+        let (tell, told) = oneshot::channel();
+        let supervised = self.clone().supervise(slot, work, tell);
+        // Supervision goes on when the caller goes away.
+        self.0.env.tasks.spawn_brief("evaluation", async move {
+            supervised.await;
+            drop(penalty);
+        });
+        told.await.unwrap_or_else(|_| Err(Box::new(panicked())))
+    }
+
+    async fn take(&self, purpose: Purpose, deadline: Mono) -> Result<Slot, Box<Problem>> {
+        let pool = match purpose {
+            Purpose::Query => &self.0.queries,
+            Purpose::Mutation => &self.0.mutations,
+        };
+        let permit = match pool.permits.clone().try_acquire_owned() {
+            Ok(permit) => permit,
+            Err(_) => {
+                let waiting = Count::up(&pool.waiting);
+                if waiting.before >= self.0.queue {
+                    return Err(Box::new(overloaded(self.0.queue)));
+                }
+                let wait = pool.permits.clone().acquire_owned();
+                match self.0.env.until(deadline, wait).await {
+                    Some(Ok(permit)) => permit,
+                    _ => return Err(Box::new(no_worker())),
+                }
+            }
+        };
+        let worker = pool.idle.lock().pop();
+        let worker = worker.ok_or_else(|| Box::new(no_worker()))?;
+        Ok(Slot {
+            worker,
+            idle: pool.idle.clone(),
+            _permit: permit,
+        })
+    }
+
+    async fn supervise<T: Send + 'static>(
+        self,
+        slot: Slot,
+        work: impl FnOnce(&mut Isolates, &Deadline) -> T + Send + 'static,
+        tell: oneshot::Sender<Result<T, Box<Problem>>>,
+    ) {
+        let flag = Arc::new(AtomicBool::new(false));
+        let desk = self.0.desks[slot.worker as usize].clone();
+        let (limits, deadline) = (self.0.limits, Deadline::new(flag.clone()));
+        let (done, mut result) = oneshot::channel();
+        let job = move |local: &mut LaneLocal| {
+            let isolates = local.get_or_insert_with(|| Isolates {
+                limits,
+                desk,
+                kept: None,
+            });
+            let _ = done.send(work(isolates, &deadline));
+            isolates.settle();
+        };
+        let lane = LaneId::Worker(slot.worker);
+        if self.0.env.lanes.submit(lane, Box::new(job)).is_err() {
+            return;
+        }
+        let wall = Duration::from_millis(self.0.limits.wall_ms);
+        match self.0.env.within(wall, &mut result).await {
+            Some(Ok(value)) => {
+                let _ = tell.send(Ok(value));
+            }
+            Some(Err(_)) => {}
+            None => {
+                flag.store(true, Ordering::Relaxed);
+                let _ = tell.send(Err(Box::new(over_budget(self.0.limits.wall_ms))));
+                if self.0.env.within(wall, result).await.is_none() {
+                    self.abandon(slot.worker);
+                }
+            }
+        }
+        drop(slot);
+    }
+
+    fn abandon(&self, worker: u32) {
+        let bundle = self.0.desks[worker as usize].bundle.lock().take();
+        tracing::error!(
+            worker,
+            ?bundle,
+            "a worker is stuck in a call and is replaced"
+        );
+        self.0.env.lanes.replace(LaneId::Worker(worker));
+        self.0.stuck.fetch_add(1, Ordering::Relaxed);
+        self.0.penalised.lock().extend(bundle);
+        let half = self.0.desks.len().div_ceil(2).max(2);
+        if self.0.env.lanes.abandoned() >= half {
+            self.0.exhausted.notify_one();
+        }
+    }
+}
+
+/// A count that goes down again when dropped.
+struct Count<'a> {
+    of: &'a AtomicUsize,
+    before: usize,
+}
+
+impl<'a> Count<'a> {
+    fn up(of: &'a AtomicUsize) -> Self {
+        let before = of.fetch_add(1, Ordering::Relaxed);
+        Self { of, before }
+    }
+}
+
+impl Drop for Count<'_> {
+    fn drop(&mut self) {
+        self.of.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// The isolate that a worker keeps, of the deployment that it ran last.
+pub struct Isolates {
+    limits: Limits,
+    desk: Arc<Desk>,
+    kept: Option<(String, Isolate)>,
+}
+
+/// One evaluation.
+pub struct Call<'a> {
+    /// Hash of the deployment.
+    pub hash: &'a str,
+    /// Query or mutation.
+    pub purpose: Purpose,
+    /// The function.
+    pub name: &'a str,
+    /// Arguments, JSON.
+    pub args: &'a str,
+    /// The state that it sees.
+    pub view: Arc<dyn View>,
+    /// Time, revision and seed.
+    pub stamp: Stamp,
+}
+
+impl Isolates {
+    /// Evaluates a call.
+    ///
+    /// # Errors
+    /// See [`CallError`].
+    pub fn evaluate(
+        &mut self,
+        call: Call<'_>,
+        deadline: &Deadline,
+    ) -> Result<Evaluated, CallError> {
+        *self.desk.bundle.lock() = Some(call.hash.to_owned());
+        let isolate = self.isolate(&*call.view, call.hash)?;
+        let evaluate = match call.purpose {
+            Purpose::Query => Isolate::query,
+            Purpose::Mutation => Isolate::mutate,
+        };
+        evaluate(
+            isolate, call.name, call.args, call.view, call.stamp, deadline,
+        )
+    }
+
+    /// What a bundle declares, learned in a throwaway isolate.
+    ///
+    /// # Errors
+    /// What is wrong with the bundle.
+    pub fn inspect(
+        &self,
+        source: &str,
+        deadline: &Deadline,
+    ) -> Result<flower_api::manifest::Manifest, BundleError> {
+        js::inspect(source, &self.limits, deadline)
+    }
+
+    fn isolate(&mut self, view: &dyn View, hash: &str) -> Result<&mut Isolate, CallError> {
+        if self.kept.as_ref().is_none_or(|(kept, _)| kept != hash) {
+            self.kept = None;
+            let deployment = deploy::load(view, hash)?
+                .ok_or_else(|| ViewError(format!("deployment {hash} is active and missing")))?;
+            let isolate = Isolate::new(deployment, &self.limits).map_err(|why| {
+                let detail = format!("deployment {hash} does not load on this node: {why}");
+                CallError::Refused(internal(detail).into())
+            })?;
+            self.kept = Some((hash.to_owned(), isolate));
+        }
+        match &mut self.kept {
+            Some((_, isolate)) => Ok(isolate),
+            None => Err(CallError::Storage(ViewError("no isolate was made".into()))),
+        }
+    }
+
+    /// After a call: an isolate that has served long or badly is dropped.
+    fn settle(&mut self) {
+        self.kept.take_if(|(_, isolate)| isolate.must_recycle());
+        let heap = self.kept.as_ref().map_or(0, |(_, i)| i.heap_bytes());
+        self.desk.heap_bytes.store(heap, Ordering::Relaxed);
+        *self.desk.bundle.lock() = None;
+    }
+}
+
+fn over_budget(wall_ms: u64) -> Problem {
+    Problem::new(
+        500,
+        code::BUDGET,
+        "Budget exceeded",
+        format!("the function ran for {wall_ms} ms and was stopped; nothing was written"),
+    )
+    .setting("FLOWER_LIMIT_WALL_MS")
+}
+
+fn no_worker() -> Problem {
+    Problem::new(
+        504,
+        code::TIMEOUT,
+        "Timeout",
+        "no worker came free before the deadline; nothing happened",
+    )
+    .retryable()
+    .setting("FLOWER_WORKERS")
+}
+
+fn overloaded(queue: usize) -> Problem {
+    Problem::new(
+        429,
+        code::OVERLOADED,
+        "Overloaded",
+        format!("{queue} calls wait for a worker already; retry in a moment"),
+    )
+    .retryable()
+    .setting("FLOWER_LIMIT_QUEUE")
+}
+
+fn internal(detail: impl Into<String>) -> Problem {
+    Problem::new(500, code::INTERNAL, "Internal error", detail)
+}
+
+fn panicked() -> Problem {
+    internal("the evaluation failed in the node itself; its log says more")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,156 @@
+//! Three nodes over loopback: followers send mutations on, keys survive the leader, and reads
+//! are what their class says on every node.
+
+mod support;
+
+use std::time::Duration;
+
+use flower_api::{
+    MemberId,
+    admin::{AddLearner, OfMember, path},
+    report::Role,
+};
+use serde_json::{Value, json};
+use support::{TestNode, no_fence, quick, until};
+
+const APP: &str = r#"
+import { mutation, query, t, table } from "@flower/sdk";
+const counters = table("counters", { name: t.text(64), value: t.int() }, { indexes: { byName: ["name"] } });
+export const bump = mutation({ args: { name: t.text(64), by: t.int(1, 1000) } }, (tx, { name, by }) => {
+  const row = tx.counters.byName.range({ name }).first();
+  const value = (row ? row.value : 0) + by;
+  if (row) tx.counters.patch(row.id, { value });
+  else tx.counters.insert({ name, value });
+  return value;
+});
+export const read = query({ args: { name: t.text(64) } },
+  (db, { name }) => { const row = db.counters.byName.range({ name }).first(); return row ? row.value : 0; });
+"#;
+
+fn bump(by: u64) -> Value {
+    json!({ "name": "a", "by": by })
+}
+
+/// A call of the admin API that is tried again while the group is busy with the last one.
+async fn step(leader: &TestNode, at: &str, call: &impl serde::Serialize) {
+    until(at, async || {
+        leader.http.admin_post(at, call).await.status == 200
+    })
+    .await;
+}
+
+async fn group() -> Vec<TestNode> {
+    let mut nodes = Vec::new();
+    for _ in 0..3 {
+        nodes.push(TestNode::fresh(quick()).await);
+    }
+    nodes[0].bootstrap(3).await.ok();
+    for node in &nodes[1..] {
+        let consensus = &node.running.service().unwrap().consensus;
+        let member = consensus.me().member;
+        let learner = AddLearner {
+            fence: no_fence(),
+            member,
+            address: consensus.listening().to_string(),
+        };
+        step(&nodes[0], path::ADD_LEARNER, &learner).await;
+        step(&nodes[0], path::PROMOTE, &of(member)).await;
+    }
+    step(&nodes[0], path::FORMED, &no_fence()).await;
+    nodes[0].http.deploy(APP).await.ok();
+    nodes
+}
+
+fn of(member: MemberId) -> OfMember {
+    OfMember {
+        fence: no_fence(),
+        member,
+    }
+}
+
+fn member(node: &TestNode) -> MemberId {
+    node.running.service().unwrap().consensus.me().member
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn any_node_takes_calls_and_keys_survive_the_leader() {
+    let mut nodes = group().await;
+    for (i, node) in nodes.iter().enumerate() {
+        let key = format!("k{i}");
+        let got = node.http.mutate("bump", &key, bump(1)).await;
+        assert_eq!(got.ok(), json!(i + 1), "node {i}");
+        assert_eq!(got.header("idempotency-key"), key);
+        // Read your writes on another node, and the newest state on any.
+        let min = got.header("flower-revision");
+        let other = &nodes[(i + 1) % 3].http;
+        let class = format!("session; min={min}");
+        let args = json!({ "name": "a" });
+        assert_eq!(
+            other.query("read", &class, args.clone()).await.ok(),
+            json!(i + 1)
+        );
+        assert_eq!(other.query("read", "fresh", args).await.ok(), json!(i + 1));
+        let receipt = other.get(&format!("/v1/p/_/receipts/{key}")).await.ok();
+        assert_eq!(receipt["result"], json!(i + 1));
+    }
+    // What a follower does not lead it does not do.
+    let refused = nodes[1].http.admin_post(path::FORMED, &no_fence()).await;
+    assert_eq!(refused.problem(), (409, "not-leader".into()));
+
+    // Clients of the followers see no failed call while leadership moves and the old leader
+    // stops.
+    let clients: Vec<_> = (0..4)
+        .map(|c| {
+            let http = nodes[1 + c % 2].http.clone();
+            tokio::spawn(async move {
+                for i in 0..40 {
+                    let key = format!("c{c}-{i}");
+                    http.mutate("bump", &key, bump(1)).await.ok();
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                }
+            })
+        })
+        .collect();
+    let next = member(&nodes[1]);
+    step(&nodes[0], path::TRANSFER, &of(next)).await;
+    let old = nodes.remove(0);
+    old.running.stop().await.unwrap();
+    for client in clients {
+        client.await.unwrap();
+    }
+    let http = &nodes[1].http;
+    assert_eq!(
+        http.query("read", "fresh", json!({ "name": "a" }))
+            .await
+            .ok(),
+        json!(163)
+    );
+    let again = http.mutate("bump", "k0", bump(1)).await;
+    assert_eq!(
+        (again.ok(), again.header("flower-replayed")),
+        (json!(1), "true")
+    );
+
+    // With the leader cut off as well, nothing is taken, and the reason is told.
+    let report = nodes[1].http.report().await;
+    assert_eq!(report.role, Role::Follower);
+    nodes.remove(0).running.stop().await.unwrap();
+    let alone = [("flower-deadline-ms", "1500")];
+    let alone = nodes[0]
+        .http
+        .send(
+            nodes[0].http.calls,
+            http::Method::POST,
+            "/v1/p/_/m/bump",
+            &alone,
+            bump(1).to_string(),
+        )
+        .await;
+    assert_eq!(alone.status, 503);
+    assert_eq!(alone.problem().1, "no-quorum");
+    let stale = nodes[0]
+        .http
+        .query("read", "local", json!({ "name": "a" }))
+        .await;
+    assert_eq!(stale.ok(), json!(163), "local reads go on");
+}
