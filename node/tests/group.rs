@@ -131,7 +131,7 @@ async fn any_node_takes_calls_and_keys_survive_the_leader() {
         (json!(1), "true")
     );
 
-    // With the leader cut off as well, nothing is taken, and the reason is told.
+    // Without a majority nothing is acknowledged, and the reason is told.
     let report = nodes[1].http.report().await;
     assert_eq!(report.role, Role::Follower);
     nodes.remove(0).running.stop().await.unwrap();
@@ -146,8 +146,10 @@ async fn any_node_takes_calls_and_keys_survive_the_leader() {
             bump(1).to_string(),
         )
         .await;
-    assert_eq!(alone.status, 503);
-    assert_eq!(alone.problem().1, "no-quorum");
+    // It may have been given the leadership of a majority that is gone: then its entry waits.
+    let told = alone.problem();
+    let expected = [(503, "no-quorum"), (504, "timeout")].map(|(s, c)| (s, c.to_owned()));
+    assert!(expected.contains(&told), "{told:?}");
     let stale = nodes[0]
         .http
         .query("read", "local", json!({ "name": "a" }))
