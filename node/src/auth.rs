@@ -16,7 +16,7 @@ const TOKEN_CHARS_MIN: usize = 16;
 /// A longer line is no token but some other file.
 const TOKEN_CHARS_MAX: usize = 1_024;
 /// Tokens of one kind; each is compared with on every call.
-const TOKENS_MAX: usize = 32;
+const TOKENS_MAX: usize = 16;
 /// What peers on loopback prove to each other when no directory is given: any process of
 /// this host could read it, as it could reach the ports.
 const LOOPBACK_SECRET: &str = "flower-loopback-without-tokens";
@@ -157,6 +157,12 @@ impl Tokens {
     /// The secrets that peers may prove; the first is the one that this node proves itself.
     pub fn peer_secrets(&self) -> Vec<Arc<str>> {
         self.sets.load().peer.clone()
+    }
+}
+
+impl crate::consensus::PeerSecrets for Tokens {
+    fn tokens(&self) -> Vec<Arc<str>> {
+        self.peer_secrets()
     }
 }
 

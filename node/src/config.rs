@@ -55,6 +55,26 @@ pub struct CallLimits {
     pub queue: u64,
 }
 
+impl CallLimits {
+    /// As the engine takes them.
+    pub fn engine(&self) -> flower_engine::js::Limits {
+        flower_engine::js::Limits {
+            heap_bytes: self.heap,
+            stack_bytes: limits::STACK_BYTES,
+            gas: self.gas,
+            wall_ms: self.wall_ms,
+            args_bytes: self.args,
+            result_bytes: self.result,
+            record_bytes: self.record,
+            rows_read: self.rows_read,
+            bytes_read: self.bytes_read,
+            rows_written: self.rows_written,
+            patch_bytes: self.bytes_written,
+            ranges: self.ranges,
+        }
+    }
+}
+
 impl Default for CallLimits {
     fn default() -> Self {
         Self {
@@ -251,6 +271,14 @@ enum Source {
 }
 
 impl Given {
+    /// Values as of flags.
+    pub fn of(values: impl IntoIterator<Item = (&'static str, String)>) -> Self {
+        let flags = values
+            .into_iter()
+            .map(|(flag, value)| (flag, (value, Source::Flag)));
+        Self(flags.collect())
+    }
+
     /// Flags go before the environment; an empty variable counts as not set.
     pub fn collect(matches: &clap::ArgMatches, environment: &[(String, String)]) -> Self {
         let mut given = BTreeMap::new();

@@ -1,10 +1,14 @@
 //! The database node: runs the effects that the engine decides.
 
+pub mod admin_client;
 pub mod auth;
 pub mod cgroup;
+pub mod cli;
+pub mod client;
 pub mod config;
 pub mod consensus;
 pub mod deploy;
+pub mod dev;
 pub mod env;
 pub mod footprint;
 pub mod forward;
@@ -17,6 +21,7 @@ pub mod prepare;
 pub mod read;
 pub mod route;
 pub mod run;
+pub mod serve;
 pub mod service;
 pub mod workers;
 pub mod write;

@@ -21,6 +21,7 @@ fn config(pairs: &[(&'static str, &str)]) -> Result<Config, String> {
 fn defaults_are_those_of_the_limits() {
     let config = config(&[]).unwrap();
     assert_eq!(config.limits, CallLimits::default());
+    assert_eq!(config.limits.engine(), flower_engine::js::Limits::default());
     assert_eq!(config.cache, CachePolicy::default());
     assert_eq!(config.workload(), Workload::default());
     assert_eq!(config.receipt_retention_ms, limits::RECEIPT_RETENTION_MS);

@@ -1,0 +1,118 @@
+//! Reports in, lines out.
+
+use flower_api::{
+    GroupId,
+    report::{ConfigVersion, Configuration, Disk, FollowerLag, Footprint, Identity, Positions},
+};
+
+use super::*;
+
+fn report(member: u64, role: Role) -> Report {
+    Report {
+        identity: Identity {
+            cluster: Some(flower_api::ClusterId("c".into())),
+            group: GroupId(0),
+            member: Some(MemberId(member)),
+            lifecycle: Lifecycle::Member,
+            broken: None,
+            version: "0.1.0".into(),
+            name: format!("db-{member}"),
+        },
+        role,
+        term: 3,
+        leader: Some(MemberId(1)),
+        quorum_lease: false,
+        configuration: Some(Configuration {
+            version: ConfigVersion::default(),
+            committed: true,
+            voters: vec![vec![MemberId(1), MemberId(2)]],
+            members: (1..=4)
+                .map(|n| (MemberId(n), format!("h{n}:7701")))
+                .collect(),
+        }),
+        positions: Positions {
+            applied: 10 + member,
+            ..Positions::default()
+        },
+        followers: Vec::new(),
+        formed: true,
+        owner: None,
+        deployment: None,
+        ready: true,
+        not_ready: None,
+        images_received: 0,
+        replayed_entries: 0,
+        full_repairs: 0,
+        state_checksum: String::new(),
+        footprint: Footprint::default(),
+        disk: Disk::default(),
+    }
+}
+
+#[test]
+fn rows_tell_roles_states_and_lag() {
+    let mut leader = report(1, Role::Leader);
+    leader.followers = vec![FollowerLag {
+        member: MemberId(2),
+        matched: Some(4),
+        lag_entries: 7,
+        contact_ms: None,
+        image: None,
+    }];
+    let asked = report(2, Role::Follower);
+    let mut learner = report(3, Role::Learner);
+    learner.ready = false;
+    learner.not_ready = Some("12 s behind".into());
+    let answers: Answers = [
+        (MemberId(1), Ok(leader)),
+        (MemberId(2), Ok(asked.clone())),
+        (MemberId(3), Ok(learner)),
+        (MemberId(4), Ok(report(9, Role::None))),
+    ]
+    .into();
+    let rows = rows(&asked, &answers);
+    let told: Vec<_> = rows
+        .iter()
+        .map(|r| (r.role, r.state.as_str(), r.lag_entries))
+        .collect();
+    assert_eq!(
+        told,
+        [
+            ("leader", "ready", None),
+            ("voter", "ready", Some(7)),
+            ("learner", "12 s behind", None),
+            ("learner", "replaced by 0000000000000009", None),
+        ]
+    );
+    assert_eq!(rows[1].applied, Some(12));
+}
+
+#[test]
+fn who_does_not_answer_is_shown() {
+    let asked = report(2, Role::Follower);
+    let gone = AdminError::Unreachable {
+        endpoint: "e".into(),
+        why: "w".into(),
+    };
+    let answers: Answers = [(MemberId(1), Err(gone)), (MemberId(2), Ok(asked.clone()))].into();
+    let rows = rows(&asked, &answers);
+    assert_eq!(
+        (rows[0].role, rows[0].state.as_str()),
+        ("leader", "unreachable")
+    );
+    assert_eq!(rows[3].state, "unreachable", "never asked");
+}
+
+#[test]
+fn the_admin_port_is_the_one_above_the_peers() {
+    assert_eq!(
+        admin_url("db-g0-0.peers:7701"),
+        Some(Endpoint("http://db-g0-0.peers:7702".into()))
+    );
+    assert_eq!(
+        admin_url("[::1]:9001"),
+        Some(Endpoint("http://[::1]:9002".into()))
+    );
+    assert_eq!(admin_url("db"), None);
+    assert_eq!(admin_url("db:65535"), None);
+}

@@ -1,0 +1,249 @@
+//! A small HTTP client for the commands: one request, one answer, and a clear word on whether
+//! the request can have reached the node. It never retries; whoever calls knows what may be
+//! sent twice.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri, header};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper_util::{
+    client::legacy::{Client, connect::HttpConnector},
+    rt::TokioExecutor,
+};
+
+/// An answer larger than this is not read.
+const ANSWER_BYTES_MAX: usize = 128 << 20;
+
+/// Why there is no answer.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NoAnswer {
+    /// The request was not sent: nothing happened.
+    #[error("{url} cannot be reached: {why}")]
+    NotSent {
+        /// Base of the API that was called.
+        url: String,
+        /// The cause.
+        why: String,
+    },
+    /// The request may have been carried out, its answer is lost.
+    #[error("{url} did not answer: {why}")]
+    Lost {
+        /// Base of the API that was called.
+        url: String,
+        /// The cause.
+        why: String,
+    },
+}
+
+/// Not the base URL of a node.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("'{url}' is not the address of a node: {why}")]
+pub struct BadUrl {
+    url: String,
+    why: &'static str,
+}
+
+/// An answer, whole.
+#[derive(Debug, Clone)]
+pub struct Answer {
+    /// HTTP status.
+    pub status: StatusCode,
+    /// Headers.
+    pub headers: HeaderMap,
+    /// Body.
+    pub body: Bytes,
+}
+
+impl Answer {
+    /// A header's value, when it is there and is text.
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers.get(name)?.to_str().ok()
+    }
+}
+
+/// One API of one node, or of the Service before it.
+#[derive(Debug, Clone)]
+pub struct Api {
+    base: String,
+    token: Option<HeaderValue>,
+    client: Client<HttpConnector, Full<Bytes>>,
+}
+
+impl Api {
+    /// The API at `url` (`http://host:port`), called with `token`.
+    ///
+    /// # Errors
+    /// `BadUrl` for anything but a scheme, a host and a port.
+    pub fn new(url: &str, token: Option<&str>) -> Result<Self, BadUrl> {
+        let bad = |why| BadUrl {
+            url: url.to_owned(),
+            why,
+        };
+        let parsed: Uri = url
+            .parse()
+            .map_err(|_| bad("write it as http://host:port"))?;
+        if parsed.scheme_str() == Some("https") {
+            return Err(bad(
+                "nodes do not serve TLS yet; write it as http://host:port",
+            ));
+        }
+        let plain = parsed.scheme_str() == Some("http") && parsed.authority().is_some();
+        if !plain || !matches!(parsed.path(), "" | "/") || parsed.query().is_some() {
+            return Err(bad("write it as http://host:port"));
+        }
+        let token = token.map(|token| HeaderValue::try_from(format!("Bearer {token}")));
+        let mut token = token
+            .transpose()
+            .map_err(|_| bad("the token holds characters that no token has"))?;
+        if let Some(token) = &mut token {
+            token.set_sensitive(true);
+        }
+        let mut connector = HttpConnector::new();
+        connector.set_nodelay(true);
+        connector.set_connect_timeout(Some(Duration::from_secs(3)));
+        let client = Client::builder(TokioExecutor::new())
+            .retry_canceled_requests(false)
+            .build(connector);
+        Ok(Self {
+            base: url.trim_end_matches('/').to_owned(),
+            token,
+            client,
+        })
+    }
+
+    /// The URL that it was made with.
+    pub fn base(&self) -> &str {
+        &self.base
+    }
+
+    /// Sends one request and reads the whole answer.
+    ///
+    /// # Errors
+    /// `NoAnswer`, which tells whether the request can have been carried out.
+    pub async fn send(
+        &self,
+        method: Method,
+        path: &str,
+        headers: &[(&'static str, String)],
+        body: Bytes,
+        limit: Duration,
+    ) -> Result<Answer, NoAnswer> {
+        let not_sent = |why: String| NoAnswer::NotSent {
+            url: self.base.clone(),
+            why,
+        };
+        let lost = |why: String| NoAnswer::Lost {
+            url: self.base.clone(),
+            why,
+        };
+        let mut request = Request::builder()
+            .method(method)
+            .uri(format!("{}{path}", self.base));
+        if let Some(token) = &self.token {
+            request = request.header(header::AUTHORIZATION, token);
+        }
+        if !body.is_empty() {
+            request = request.header(header::CONTENT_TYPE, "application/json");
+        }
+        for (name, value) in headers {
+            request = request.header(*name, value);
+        }
+        let request = request
+            .body(Full::new(body))
+            .map_err(|e| not_sent(e.to_string()))?;
+        let exchange = async {
+            let response = self.client.request(request).await.map_err(|e| {
+                if e.is_connect() {
+                    not_sent(root(&e))
+                } else {
+                    lost(causes(&e))
+                }
+            })?;
+            let (head, body) = response.into_parts();
+            let read = Limited::new(body, ANSWER_BYTES_MAX).collect().await;
+            let body = read.map_err(|e| lost(causes(&*e)))?.to_bytes();
+            Ok(Answer {
+                status: head.status,
+                headers: head.headers,
+                body,
+            })
+        };
+        let seconds = limit.as_secs_f32();
+        let in_time = tokio::time::timeout(limit, exchange).await;
+        in_time.unwrap_or_else(|_| Err(lost(format!("no answer within {seconds} s"))))
+    }
+}
+
+/// An error with the errors behind it: the outer ones say little.
+fn causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        let said = cause.to_string();
+        if !text.contains(&said) {
+            text = format!("{text}: {said}");
+        }
+        next = cause.source();
+    }
+    text
+}
+
+/// The first cause: for a connection that was not made the others only repeat it.
+fn root(error: &dyn std::error::Error) -> String {
+    let mut deepest = error;
+    while let Some(cause) = deepest.source() {
+        deepest = cause;
+    }
+    deepest.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_base_url_is_taken() {
+        for good in [
+            "http://127.0.0.1:7700",
+            "http://db.ns.svc:7700/",
+            "http://[::1]:7700",
+        ] {
+            assert!(Api::new(good, None).is_ok(), "{good}");
+        }
+        for bad in [
+            "",
+            "127.0.0.1:7700",
+            "https://h:1",
+            "http://h:1/v1",
+            "http://h/?x",
+            "ftp://h",
+        ] {
+            assert!(Api::new(bad, None).is_err(), "{bad}");
+        }
+        assert!(Api::new("http://h:1", Some("a\nb")).is_err());
+    }
+
+    #[tokio::test]
+    async fn a_refused_connection_was_not_sent_and_a_cut_one_is_lost() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let api = Api::new(&url, None).unwrap();
+        let cut = tokio::spawn(async move {
+            let (stream, _) = listener.accept().await.unwrap();
+            stream.readable().await.unwrap();
+        });
+        let send = || {
+            api.send(
+                Method::POST,
+                "/",
+                &[],
+                Bytes::from("1"),
+                Duration::from_secs(5),
+            )
+        };
+        assert!(matches!(send().await, Err(NoAnswer::Lost { .. })));
+        cut.await.unwrap();
+        assert!(matches!(send().await, Err(NoAnswer::NotSent { .. })));
+    }
+}

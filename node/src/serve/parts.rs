@@ -1,0 +1,101 @@
+//! From settings to the parts of a node.
+
+use std::{net::SocketAddr, sync::Arc, time::Duration};
+
+use flower_store::{DirSettings, RealDisk};
+
+use super::Prepared;
+use crate::{
+    auth::Tokens,
+    consensus::ConsensusSettings,
+    env::{Env, Fatal},
+    metrics::Metrics,
+    node::NodeSettings,
+    run::Parts,
+    service::ServeSettings,
+};
+
+/// How often the files of the tokens are looked at.
+const TOKENS_EVERY: Duration = Duration::from_secs(1);
+
+/// Opens the directory and puts the parts together; tokens are followed from now on.
+///
+/// # Errors
+/// When the directory cannot be used, or the system gives no randomness.
+pub(crate) fn parts(prepared: Prepared) -> Result<Parts, Fatal> {
+    let Prepared {
+        config,
+        plan,
+        meter,
+        tokens,
+        ..
+    } = prepared;
+    let disk = RealDisk::open(&config.data).map_err(|e| {
+        Fatal::new(format!(
+            "the directory {} cannot be used for the data: {e} [setting: FLOWER_DATA]",
+            config.data.display()
+        ))
+    })?;
+    let env = Env::real(Arc::new(disk))
+        .map_err(|e| Fatal::new(format!("the system gives no randomness: {e}")))?;
+    follow_tokens(&env, tokens.clone());
+    let at = |port| SocketAddr::new(config.listen, port);
+    let host = config
+        .advertise
+        .rsplit_once(':')
+        .map_or(&*config.advertise, |(host, _)| host);
+    let node = NodeSettings {
+        name: config.name.clone(),
+        client_address: format!("{host}:{}", config.ports.client),
+        directory: DirSettings {
+            log_cache_bytes: plan.log_page_cache_bytes,
+            // Half of what the plan gives to the log; the rest is for messages to peers.
+            log_tail_bytes: plan.log_bytes / 2,
+            page_cache_bytes: plan.page_cache_bytes,
+            value_cache_bytes: plan.value_cache_bytes,
+            group: config.group,
+        },
+        consensus: ConsensusSettings {
+            snapshot_after_log_bytes: config.snapshot_after_log_bytes,
+            ..ConsensusSettings::new(at(config.ports.peer), tokens.clone())
+        },
+    };
+    Ok(Parts {
+        env,
+        node,
+        serve: ServeSettings::from(&config),
+        client: at(config.ports.client),
+        admin: at(config.ports.admin),
+        tokens,
+        metrics: Arc::new(Metrics::new()),
+        meter,
+        plan: Some(plan),
+    })
+}
+
+/// Takes new tokens into force as their files change.
+fn follow_tokens(env: &Env, tokens: Arc<Tokens>) {
+    let world = env.clone();
+    env.tasks.spawn("tokens", async move {
+        let mut told = None;
+        loop {
+            tokio::select! {
+                () = world.tasks.stopping() => return Ok(()),
+                () = world.sleep(TOKENS_EVERY) => {}
+            }
+            match tokens.reload() {
+                Ok(true) => {
+                    tracing::info!("the tokens have changed");
+                    told = None;
+                }
+                Ok(false) => told = None,
+                // Once: it stays so until somebody mends the files.
+                Err(why) if told.as_ref() != Some(&why) => {
+                    tracing::warn!(%why, "the tokens in force stay as they were");
+                    told = Some(why);
+                }
+                Err(_) => {}
+            }
+        }
+    });
+}
