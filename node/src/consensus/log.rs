@@ -31,8 +31,17 @@ const READ_BYTES: u64 = 4 << 20;
 #[derive(Clone)]
 pub(crate) struct LogStore {
     shared: Arc<Shared>,
-    /// Purging waits for its checkpoint.
-    state: StateStore,
+    behind: Behind,
+}
+
+/// What purging waits for.
+#[derive(Clone)]
+enum Behind {
+    /// A checkpoint of the state.
+    State(StateStore),
+    /// Nothing: the library's suite purges a log without a state.
+    #[cfg(test)]
+    Nothing,
 }
 
 struct Shared {
@@ -159,7 +168,16 @@ impl LogStore {
     pub(crate) fn new(log: FlushedLog, state: StateStore) -> Self {
         Self {
             shared: log.0,
-            state,
+            behind: Behind::State(state),
+        }
+    }
+
+    /// A log that is purged without a state, as the library's suite does.
+    #[cfg(test)]
+    pub(crate) fn without_state(log: FlushedLog) -> Self {
+        Self {
+            shared: log.0,
+            behind: Behind::Nothing,
         }
     }
 
@@ -254,7 +272,11 @@ impl RaftLogStorage<Types> for LogStore {
     /// with the next flush.
     async fn purge(&mut self, upto: LogId) -> io::Result<()> {
         let upto = position(&upto);
-        let behind = self.state.checkpointed_upto(upto.index).await?;
+        let behind = match &self.behind {
+            Behind::State(state) => state.checkpointed_upto(upto.index).await?,
+            #[cfg(test)]
+            Behind::Nothing => flower_store::Checkpointed::pretend(upto),
+        };
         self.shared.log.purge(upto, &behind).map_err(failed)?;
         drop(self.shared.wait_for_flush());
         Ok(())

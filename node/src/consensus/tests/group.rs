@@ -299,3 +299,125 @@ async fn three_nodes_replicate_lose_their_leader_and_take_it_back() {
         assert!(node.reads(100));
     }
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_wiped_directory_under_a_living_member_id_is_refused() {
+    let mut nodes = three().await;
+    for n in 1..=10 {
+        nodes[0].write(n).await;
+    }
+    let lost = nodes.pop().unwrap();
+    let old = lost.member();
+    let (_, address) = lost.stop().await;
+    let wiped = Running::start(Arc::new(tempfile::tempdir().unwrap()), Some(&address)).await;
+    assert_ne!(wiped.member(), old);
+    // The leader goes on addressing the old member there, and is refused each time.
+    let lead = leader(&nodes).await;
+    for n in 11..=20 {
+        lead.write(n).await;
+    }
+    assert_eq!(wiped.consensus().lifecycle(), Lifecycle::Uninitialized);
+    let report = wiped.consensus().report();
+    assert_eq!((report.positions.last_log, report.term), (0, 0));
+    // Replaced: the new member in, the old one out.
+    add(lead, &wiped).await;
+    promote(lead, &wiped).await;
+    let remove = OfMember {
+        fence: fence(None),
+        member: old,
+    };
+    lead.consensus().remove(&remove).await.unwrap();
+    let members = lead.consensus().report().configuration.unwrap().members;
+    assert!(members.len() == 3 && !members.contains_key(&old));
+    nodes.push(wiped);
+    same_state(&nodes).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_learner_behind_the_purged_log_receives_exactly_one_image() {
+    let first = Running::fresh().await;
+    first.bootstrap().await;
+    for n in 1..=200 {
+        first.try_write(n, 4 << 10).await.unwrap();
+    }
+    until("the log is purged", || first.consensus().report().positions.purged > 0).await;
+    let term = first.consensus().report().term;
+    let new = Running::fresh().await;
+    add(&first, &new).await;
+    for n in 201..=260 {
+        first.try_write(n, 4 << 10).await.unwrap();
+    }
+    promote(&first, &new).await;
+    let nodes = [first, new];
+    same_state(&nodes).await;
+    let (sent, received) = (nodes[0].consensus().report(), nodes[1].consensus().report());
+    assert_eq!((sent.images_sent, received.images_received), (1, 1));
+    assert_eq!(sent.term, term, "an image must not cost the leader its term");
+    assert!((1..=260).all(|n| nodes[1].reads(n)));
+    // The image is durable: the member restarts from it and its log.
+    let [first, new] = nodes;
+    let new = new.restart().await;
+    let nodes = [first, new];
+    same_state(&nodes).await;
+    assert_eq!(nodes[1].consensus().report().images_received, 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn leadership_is_handed_over_and_a_batch_of_the_old_one_is_refused() {
+    let nodes = three().await;
+    let before = *nodes[0].consensus().leadership().borrow();
+    nodes[0].write(1).await;
+    let call = of(&nodes[0], &nodes[2]);
+    nodes[0].consensus().transfer(&call).await.unwrap();
+    let lead = leader(&nodes).await;
+    assert_eq!(lead.member(), nodes[2].member());
+    let stale = nodes[0]
+        .consensus()
+        .propose(&before.unwrap(), entry(2, 1), nodes[0].soon())
+        .await;
+    assert!(matches!(stale, Err(ProposeError::NotDone { .. })));
+    lead.write(3).await;
+    same_state(&nodes).await;
+    assert!(!nodes[0].reads(2) && nodes[0].reads(3));
+    let taken = lead.consensus().hand_over().await.unwrap();
+    assert!(taken.is_some_and(|member| member != lead.member()));
+    leader(&nodes).await.write(4).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_group_grows_to_five_and_shrinks_to_three_under_writes() {
+    let mut nodes = three().await;
+    let mut n = 0;
+    for _ in 0..2 {
+        let new = Running::fresh().await;
+        add(&nodes[0], &new).await;
+        n += 1;
+        nodes[0].write(n).await;
+        promote(&nodes[0], &new).await;
+        nodes.push(new);
+    }
+    let voters = |node: &Running| node.consensus().report().configuration.unwrap().voters;
+    assert_eq!(voters(&nodes[0])[0].len(), 5);
+    same_state(&nodes).await;
+    let stale = of(&nodes[0], &nodes[4]);
+    for _ in 0..2 {
+        let gone = nodes.pop().unwrap();
+        let call = of(&nodes[0], &gone);
+        nodes[0].consensus().remove(&call).await.unwrap();
+        // Removing it again is no change; a call planned against the old configuration is.
+        let again = of(&nodes[0], &gone);
+        nodes[0].consensus().remove(&again).await.unwrap();
+        n += 1;
+        nodes[0].write(n).await;
+        gone.stop().await;
+    }
+    let refused = nodes[0].consensus().remove(&stale).await.unwrap_err();
+    assert_eq!(refused.code, flower_api::admin::code::STALE_CONFIGURATION);
+    assert_eq!(voters(&nodes[0]).len(), 1);
+    assert_eq!(voters(&nodes[0])[0].len(), 3);
+    same_state(&nodes).await;
+    // The leader itself is not removed.
+    let itself = of(&nodes[0], &nodes[0]);
+    let refused = nodes[0].consensus().remove(&itself).await.unwrap_err();
+    assert_eq!(refused.code, flower_api::admin::code::UNSAFE);
+}

@@ -2,3 +2,4 @@
 //! loopback sockets.
 
 mod group;
+mod suite;
