@@ -38,6 +38,7 @@ pub mod observe;
 pub mod observed;
 pub mod pass;
 pub mod plan;
+pub mod raft_view;
 pub mod status;
 pub mod validate;
 

@@ -1,19 +1,16 @@
-//! Events about FlowerClusters: typed reasons, notes cut to the API's limit. A failed event is
-//! logged and never fails a pass.
+//! Events about FlowerClusters, with typed reasons. A failed event is logged and never fails
+//! a pass.
 
-use kube::{
-    Client, Resource,
-    runtime::events::{Event, EventType, Recorder, Reporter},
-};
+use std::sync::Arc;
+
+use k8s_controller::events::{Event, EventRecorder, EventType, Reporter};
+use kube::Client;
 
 use crate::{conditions::Reason, crd::FlowerCluster, labels};
 
-/// The API refuses longer notes.
-const NOTE_BYTES: usize = 1_000;
-
-/// Publishes events.
+/// Publishes events; an identical one within minutes is counted, not repeated.
 #[derive(Clone)]
-pub struct Events(Recorder);
+pub struct Events(Arc<EventRecorder>);
 
 impl Events {
     /// One for the process: it keeps what it has published, to count repeats.
@@ -22,7 +19,7 @@ impl Events {
             controller: labels::MANAGER.to_owned(),
             instance,
         };
-        Self(Recorder::new(client, reporter))
+        Self(Arc::new(EventRecorder::new(client, reporter)))
     }
     /// Something was done.
     pub async fn normal(&self, about: &FlowerCluster, reason: Reason, note: &str) {
@@ -36,34 +33,12 @@ impl Events {
         let event = Event {
             type_,
             reason: reason.as_str(),
-            note: Some(cut(note).to_owned()),
+            note: Some(note.to_owned()),
             action: "Reconcile".to_owned(),
-            secondary: None,
+            related: None,
         };
-        if let Err(error) = self.0.publish(&event, &about.object_ref(&())).await {
-            tracing::warn!(%error, reason = %reason.as_str(), "an event could not be published");
+        if let Err(error) = self.0.publish(about, &event).await {
+            tracing::warn!(%error, reason = reason.name(), "an event could not be published");
         }
-    }
-}
-
-fn cut(note: &str) -> &str {
-    let mut end = note.len().min(NOTE_BYTES);
-    while !note.is_char_boundary(end) {
-        end -= 1;
-    }
-    &note[..end]
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn notes_are_cut_between_characters() {
-        assert_eq!(cut("short"), "short");
-        let long = "é".repeat(600);
-        assert_eq!(cut(&long).len(), 1_000);
-        let odd = format!("a{long}");
-        assert_eq!(cut(&odd).len(), 999);
     }
 }

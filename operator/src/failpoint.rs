@@ -9,11 +9,12 @@ pub const VARIABLE: &str = "FLOWER_OPERATOR_FAILPOINT";
 pub const EXIT_CODE: i32 = 86;
 
 /// Every point. Each is reached directly after the effect it is named after.
-pub const NAMES: [&str; 10] = [
+pub const NAMES: [&str; 11] = [
     "status-save",
     "bootstrap",
     "add",
     "promote",
+    "formed",
     "transfer",
     "remove",
     "scale",

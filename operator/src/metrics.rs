@@ -55,73 +55,57 @@ impl Metrics {
     /// # Errors
     /// Never, unless two families have one name.
     pub fn new() -> Result<Self, prometheus::Error> {
-        let registry = Registry::new();
-        let cluster = ["namespace", "cluster"];
+        let cluster = ["namespace", "flower_cluster"];
         let metrics = Self {
             passes: counters(
-                "flower_operator_passes_total",
+                "passes_total",
                 "Passes over FlowerClusters by how they ended.",
                 &["outcome"],
             )?,
-            pass_seconds: Histogram::with_opts(HistogramOpts::new(
-                "flower_operator_pass_duration_seconds",
-                "Duration of a pass.",
-            ))?,
+            pass_seconds: Histogram::with_opts(seconds("pass", "Duration of a pass."))?,
             steps: counters(
-                "flower_operator_steps_total",
+                "steps_total",
                 "Steps by name and outcome.",
                 &["step", "outcome"],
             )?,
-            step_seconds: HistogramVec::new(
-                HistogramOpts::new(
-                    "flower_operator_step_duration_seconds",
-                    "Duration of a step.",
-                ),
-                &["step"],
-            )?,
+            step_seconds: HistogramVec::new(seconds("step", "Duration of a step."), &["step"])?,
             errors: counters(
-                "flower_operator_errors_total",
+                "errors_total",
                 "Passes that failed, by category.",
                 &["category"],
             )?,
-            watch_errors: IntCounter::new(
-                "flower_operator_watch_errors_total",
+            watch_errors: IntCounter::with_opts(named(
+                "watch_errors_total",
                 "Watches that failed and were begun anew.",
-            )?,
-            backoff: IntGauge::new(
-                "flower_operator_backoff_objects",
-                "FlowerClusters whose last pass failed.",
-            )?,
-            leader: IntGauge::new(
-                "flower_operator_is_leader",
-                "1 while this replica holds the Lease.",
-            )?,
+            ))?,
+            backoff: gauge("backoff_objects", "FlowerClusters whose last pass failed.")?,
+            leader: gauge("is_leader", "1 while this replica holds the Lease.")?,
             members: gauges(
-                "flower_operator_cluster_members",
+                "cluster_members",
                 "Members by role.",
-                &["namespace", "cluster", "role"],
+                &["namespace", "flower_cluster", "role"],
             )?,
             margin: gauges(
-                "flower_operator_cluster_quorum_margin",
+                "cluster_quorum_margin",
                 "Voters that may still fail before the quorum is lost; -1 when it is lost.",
                 &cluster,
             )?,
             stored: gauges(
-                "flower_operator_cluster_stored_bytes",
+                "cluster_stored_bytes",
                 "Key and value bytes stored by the replica that stores most.",
                 &cluster,
             )?,
             resident: gauges(
-                "flower_operator_cluster_resident_bytes",
+                "cluster_resident_bytes",
                 "Resident sets of all replicas.",
                 &cluster,
             )?,
             catching_up: gauges(
-                "flower_operator_cluster_image_bytes_left",
+                "cluster_image_remaining_bytes",
                 "Bytes still to be sent to members that receive an image.",
                 &cluster,
             )?,
-            registry,
+            registry: Registry::new(),
         };
         metrics.register()?;
         metrics.start_at_zero();
@@ -143,11 +127,7 @@ impl Metrics {
         r.register(Box::new(self.stored.clone()))?;
         r.register(Box::new(self.resident.clone()))?;
         r.register(Box::new(self.catching_up.clone()))?;
-        let info = gauges(
-            "flower_operator_build_info",
-            "1; the version is a label.",
-            &["version"],
-        )?;
+        let info = gauges("build_info", "1; the version is a label.", &["version"])?;
         info.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
         r.register(Box::new(info))
     }
@@ -291,12 +271,25 @@ impl Metrics {
     }
 }
 
+/// All families have one prefix.
+fn named(name: &str, help: &str) -> Opts {
+    Opts::new(format!("flower_operator_{name}"), help)
+}
+
 fn counters(name: &str, help: &str, labels: &[&str]) -> Result<IntCounterVec, prometheus::Error> {
-    IntCounterVec::new(Opts::new(name, help), labels)
+    IntCounterVec::new(named(name, help), labels)
+}
+
+fn gauge(name: &str, help: &str) -> Result<IntGauge, prometheus::Error> {
+    IntGauge::with_opts(named(name, help))
 }
 
 fn gauges(name: &str, help: &str, labels: &[&str]) -> Result<IntGaugeVec, prometheus::Error> {
-    IntGaugeVec::new(Opts::new(name, help), labels)
+    IntGaugeVec::new(named(name, help), labels)
+}
+
+fn seconds(what: &str, help: &str) -> HistogramOpts {
+    HistogramOpts::from(named(&format!("{what}_duration_seconds"), help))
 }
 
 fn whole(number: usize) -> i64 {

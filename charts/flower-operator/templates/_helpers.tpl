@@ -77,8 +77,9 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 - apiGroups: [events.k8s.io]
   resources: [events]
   verbs: [create, patch]
-# Scraping of the members, where Prometheus' operator is installed.
+# Scraping of the members, where Prometheus' operator is installed; deleted when
+# spec.monitoring.podMonitor is set to false.
 - apiGroups: [monitoring.coreos.com]
   resources: [podmonitors]
-  verbs: [get, create, patch]
+  verbs: [get, create, patch, delete]
 {{- end -}}

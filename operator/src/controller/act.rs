@@ -15,8 +15,9 @@ use kube::{
 
 use super::{
     observe::endpoint,
-    observed::{AuthView, Observed, RaftView},
+    observed::{AuthView, Observed},
     plan::{Hold, Plan, Step},
+    raft_view::RaftView,
     status,
     validate::ValidatedCluster,
 };
@@ -192,10 +193,14 @@ async fn call(stage: &Stage<'_>, plan: &Plan) -> Result<Acted, Error> {
     else {
         return Ok(Acted::Nothing);
     };
+    // This object was just read live, so a group of another uid is that of a FlowerCluster of
+    // this name that was deleted while its volumes stayed.
+    let owner = stage.view.and_then(|view| view.owner.as_ref());
     let fence = |configuration| Fence {
         configuration,
         uid: stage.cluster.uid.clone(),
         generation: stage.cluster.generation,
+        adopt: owner.is_some_and(|owner| owner.uid != stage.cluster.uid),
     };
     let answer = send(stage, &plan.step, &admin, &at, fence(plan.configuration)).await;
     match answer {
@@ -207,6 +212,7 @@ async fn call(stage: &Stage<'_>, plan: &Plan) -> Result<Acted, Error> {
     }
 }
 
+/// Sends the step's call; answers the name of the failpoint behind it.
 async fn send(
     stage: &Stage<'_>,
     step: &Step,
@@ -214,72 +220,88 @@ async fn send(
     at: &Endpoint,
     fence: Fence,
 ) -> Result<&'static str, AdminError> {
-    let cluster = stage.cluster;
-    let address = |ordinal| {
-        cluster
-            .name
-            .peer_address(&cluster.namespace, cluster.group, ordinal)
-    };
-    let member = |fence, member: &MemberId| OfMember {
-        fence,
+    let of = |member: &MemberId| OfMember {
+        fence: fence.clone(),
         member: *member,
     };
-    // Calls that do not depend on the configuration say so, or they would be refused for
-    // nothing while members come and go.
-    let loose = Fence {
-        configuration: None,
-        ..fence.clone()
-    };
-    match step {
-        Step::Bootstrap {
-            cluster: id,
-            member,
-        } => {
-            let call = Bootstrap {
-                fence: loose,
-                cluster: id.clone(),
-                group: cluster.group,
-                member: *member,
-                address: address(0),
-                size: cluster.replicas,
-            };
-            admin.bootstrap(at, &call).await.map(|_| "bootstrap")
+    let point = match step {
+        Step::Bootstrap { cluster, member } => {
+            let call = bootstrap(stage, cluster, *member, loose(fence));
+            admin.bootstrap(at, &call).await?;
+            "bootstrap"
         }
         Step::AddLearner { ordinal, member } => {
             let call = AddLearner {
                 fence,
                 member: *member,
-                address: address(*ordinal),
+                address: address(stage.cluster, *ordinal),
             };
-            admin.add_learner(at, &call).await.map(|_| "add")
+            admin.add_learner(at, &call).await?;
+            "add"
         }
-        Step::Promote { member: id, .. } => admin
-            .promote(at, &member(fence, id))
-            .await
-            .map(|_| "promote"),
-        Step::Transfer { member: id, .. } => admin
-            .transfer(at, &member(fence, id))
-            .await
-            .map(|_| "transfer"),
-        Step::Remove { member: id, .. } => {
-            admin.remove(at, &member(fence, id)).await.map(|_| "remove")
+        Step::Promote { member, .. } => {
+            admin.promote(at, &of(member)).await?;
+            "promote"
         }
-        Step::MarkFormed => admin.formed(at, &fence).await.map(|_| "promote"),
+        Step::Transfer { member, .. } => {
+            admin.transfer(at, &of(member)).await?;
+            "transfer"
+        }
+        Step::Remove { member, .. } => {
+            admin.remove(at, &of(member)).await?;
+            "remove"
+        }
+        Step::MarkFormed => {
+            admin.formed(at, &fence).await?;
+            "formed"
+        }
         Step::Deploy { .. } => {
-            let call = Deploy {
-                fence: loose,
-                source: stage.observed.bundle.clone().unwrap_or_default(),
-                managed_by: cluster.app.as_ref().map(|app| {
-                    format!(
-                        "{}/{}",
-                        cluster.namespace, app.bundle.config_map_key_ref.name
-                    )
-                }),
-            };
-            admin.deploy(at, &call).await.map(|_| "deploy")
+            admin.deploy(at, &deploy(stage, loose(fence))).await?;
+            "deploy"
         }
-        // The other steps are calls of the API server.
-        _ => Ok("status-save"),
+        // The other steps are calls of the API server; `act` has taken them.
+        _ => "status-save",
+    };
+    Ok(point)
+}
+
+/// For calls that do not depend on the configuration: they would be refused for nothing while
+/// members come and go.
+fn loose(fence: Fence) -> Fence {
+    Fence {
+        configuration: None,
+        ..fence
+    }
+}
+
+fn address(cluster: &ValidatedCluster, ordinal: Ordinal) -> String {
+    cluster
+        .name
+        .peer_address(&cluster.namespace, cluster.group, ordinal)
+}
+
+fn bootstrap(stage: &Stage<'_>, id: &ClusterId, member: MemberId, fence: Fence) -> Bootstrap {
+    Bootstrap {
+        fence,
+        cluster: id.clone(),
+        group: stage.cluster.group,
+        member,
+        address: address(stage.cluster, 0),
+        size: stage.cluster.replicas,
+    }
+}
+
+fn deploy(stage: &Stage<'_>, fence: Fence) -> Deploy {
+    let cluster = stage.cluster;
+    Deploy {
+        fence,
+        source: stage.observed.bundle.clone().unwrap_or_default(),
+        managed_by: cluster.app.as_ref().map(|app| {
+            format!(
+                "{}/{}",
+                cluster.namespace, app.bundle.config_map_key_ref.name
+            )
+        }),
     }
 }
 

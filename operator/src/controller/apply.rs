@@ -7,7 +7,10 @@ use k8s_openapi::{
 };
 use kube::{
     Api,
-    api::{DynamicObject, Patch, PatchParams, PostParams, ValidationDirective},
+    api::{
+        DeleteParams, DynamicObject, Patch, PatchParams, PostParams, Preconditions,
+        ValidationDirective,
+    },
 };
 use rand::{Rng, distr::Alphanumeric};
 use serde_json::{Value, json};
@@ -15,7 +18,8 @@ use serde_json::{Value, json};
 use super::{
     build::{Kind, Manifest},
     observe::live,
-    observed::{AuthView, Observed, RaftView},
+    observed::{AuthView, Observed},
+    raft_view::RaftView,
     validate::ValidatedCluster,
 };
 use crate::{
@@ -67,6 +71,43 @@ pub async fn apply(
 
 fn replicas(object: Option<&Value>) -> Option<i64> {
     object?.pointer("/spec/replicas")?.as_i64()
+}
+
+/// Deletes the PodMonitor that `monitoring.podMonitor: false` no longer wants. Other kinds are
+/// always wanted.
+///
+/// # Errors
+/// When the API server refuses or does not answer.
+pub async fn prune(
+    ctx: &Ctx,
+    cluster: &ValidatedCluster,
+    observed: &Observed,
+    manifests: &[Manifest],
+) -> Result<u32, Error> {
+    let unwanted = observed.live.iter().find(|((kind, name), _)| {
+        *kind == Kind::PodMonitor
+            && !manifests
+                .iter()
+                .any(|one| one.kind == *kind && one.name == *name)
+    });
+    let Some(((kind, name), live)) = unwanted else {
+        return Ok(0);
+    };
+    let api: Api<DynamicObject> =
+        Api::namespaced_with(ctx.client.clone(), &cluster.namespace, &kind.resource());
+    let uid = live.pointer("/metadata/uid").and_then(Value::as_str);
+    let params = DeleteParams {
+        preconditions: Some(Preconditions {
+            uid: uid.map(str::to_owned),
+            resource_version: None,
+        }),
+        ..DeleteParams::default()
+    };
+    match api.delete(name, &params).await {
+        Ok(_) => Ok(1),
+        Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => Ok(0),
+        Err(error) => Err(Error::kube("deleting", format!("{kind:?} {name}"))(error)),
+    }
 }
 
 /// Random tokens, made once. With `volumeClaims.whenDeleted: Delete` the Secret goes with the

@@ -50,7 +50,7 @@ pub fn conditions(
         (Type::Degraded, degraded(inputs)),
         (Type::QuorumAtRisk, quorum(inputs, status)),
         (Type::StorageAtRisk, storage(inputs)),
-        (Type::StaleSpec, stale(inputs)),
+        (Type::StaleSpec, stale(hold)),
     ];
     if let Some(app) = app(inputs) {
         all.push((Type::AppDeployed, app));
@@ -236,13 +236,11 @@ fn storage(inputs: &Inputs<'_>) -> Said {
     )
 }
 
-fn stale(inputs: &Inputs<'_>) -> Said {
-    match inputs.acted {
-        Acted::Stale(why) => (
-            true,
-            Reason::NewerSpecSeen,
-            format!("{why}: this FlowerCluster looks like an older copy; apply the current one"),
-        ),
+fn stale(hold: Option<&Hold>) -> Said {
+    match hold {
+        Some(hold) if hold.reason == Reason::NewerSpecSeen => {
+            (true, Reason::NewerSpecSeen, hold.message.clone())
+        }
         _ => (
             false,
             Reason::Current,

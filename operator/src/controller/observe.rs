@@ -47,7 +47,7 @@ pub async fn observe(
 ) -> Result<Observed, Error> {
     let mut observed = Observed {
         status,
-        pod_monitors: cluster.monitoring.pod_monitor && pod_monitors(ctx).await?,
+        pod_monitors: pod_monitors(ctx).await?,
         ..Observed::default()
     };
     children(ctx, cluster, &mut observed).await?;
@@ -56,7 +56,7 @@ pub async fn observe(
     (observed.app, observed.bundle) = app(ctx, cluster).await?;
     if let AuthView::Present(tokens) = &observed.auth {
         let admin = ctx.connect.connect(tokens);
-        observed.nodes = nodes(ctx, &admin, &observed.pods).await;
+        observed.nodes = nodes(ctx, &admin, cluster, &observed.pods).await;
     }
     Ok(observed)
 }
@@ -86,10 +86,14 @@ async fn children(
             .iter()
             .any(|owner| owner.uid == cluster.uid);
         if !ours {
-            observed.foreign.push(object);
+            // One that is not wanted is in nobody's way.
+            if kind != Kind::PodMonitor || cluster.monitoring.pod_monitor {
+                observed.foreign.push(object);
+            }
+            continue;
         }
         let live = serde_json::to_value(live)?;
-        if kind == Kind::StatefulSet && ours {
+        if kind == Kind::StatefulSet {
             observed.statefulset = Some(serde_json::from_value::<StatefulSet>(live.clone())?);
         }
         observed.live.insert((kind, name), live);
@@ -208,14 +212,23 @@ async fn app(ctx: &Ctx, cluster: &ValidatedCluster) -> Result<(AppView, Option<S
 async fn nodes(
     ctx: &Ctx,
     admin: &Arc<dyn AdminApi>,
+    cluster: &ValidatedCluster,
     pods: &BTreeMap<Ordinal, PodView>,
 ) -> BTreeMap<Ordinal, NodeView> {
     let asked = pods.iter().filter_map(|(ordinal, pod)| {
         let endpoint = endpoint(pod.ip.as_deref()?);
+        let name = cluster.name.pod(cluster.group, *ordinal);
         Some(async move {
             let answer =
                 tokio::time::timeout(ctx.settings.report_timeout, admin.report(&endpoint)).await;
             let view = match answer {
+                // An address may have gone to another pod: its word counts for nothing here.
+                Ok(Ok(report)) if report.identity.name != name => NodeView::Unreachable {
+                    why: format!(
+                        "the node at its address calls itself {}",
+                        report.identity.name
+                    ),
+                },
                 Ok(Ok(report)) => NodeView::Reported(Box::new(report)),
                 Ok(Err(error)) => NodeView::Unreachable {
                     why: error.to_string(),
@@ -256,7 +269,8 @@ async fn pod_monitors(ctx: &Ctx) -> Result<bool, Error> {
         .await;
     let exists = match listed {
         Ok(list) => list.resources.iter().any(|one| one.kind == group.kind),
-        Err(kube::Error::Api(status)) if status.is_not_found() => false,
+        // An unknown group is answered by text, not by a Status with a reason.
+        Err(kube::Error::Api(status)) if status.code == 404 => false,
         Err(error) => {
             return Err(Error::kube("asking for", "the API group of PodMonitor")(
                 error,

@@ -5,8 +5,9 @@ use kube::{Api, ResourceExt};
 use super::{
     act::{self, Acted, Stage},
     apply, build, observe,
-    observed::{Observed, RaftView},
+    observed::Observed,
     plan::{self, Facts, Plan, Requeue, Step},
+    raft_view::RaftView,
     status::{self, Inputs},
     validate::{self, Refusal, ValidatedCluster},
 };
@@ -154,6 +155,7 @@ async fn write_objects(
 ) -> Result<(), Error> {
     let manifests = build::build(cluster, plan.statefulset_replicas, observed.pod_monitors);
     apply::apply(ctx, cluster, observed, &manifests).await?;
+    apply::prune(ctx, cluster, observed, &manifests).await?;
     apply::claim_owners(ctx, cluster, observed).await?;
     if let Some(view) = view {
         apply::roles(ctx, cluster, observed, view).await?;

@@ -2,15 +2,11 @@
 //! no clock, no client, no randomness. Speaks of groups, ordinals and member ids, so that
 //! several groups and other workloads than StatefulSets can come later.
 
-use std::fmt;
-
-use flower_api::{
-    ids::{ClusterId, GroupId, MemberId},
-    report::ConfigVersion,
-};
+use flower_api::{ids::GroupId, report::ConfigVersion};
 
 use super::{
-    observed::{AppView, AuthView, NoLeader, Observed, RaftView},
+    observed::{AppView, AuthView, Observed},
+    raft_view::{NoLeader, RaftView},
     validate::ValidatedCluster,
 };
 use crate::{conditions::Reason, names::Ordinal};
@@ -19,7 +15,10 @@ pub mod bootstrap;
 pub mod membership;
 pub mod rollout;
 pub mod scale;
+pub mod step;
 pub mod volumes;
+
+pub use step::Step;
 
 /// What to do in this pass.
 #[derive(Debug, Clone, PartialEq)]
@@ -39,168 +38,6 @@ pub struct Plan {
     pub configuration: Option<ConfigVersion>,
     /// When to look again.
     pub requeue: Requeue,
-}
-
-/// One step. All but the identity's saving, learners, the deployment and the mark are
-/// disruptive; there is never more than one.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Step {
-    /// Nothing to do.
-    None,
-    /// Mint a cluster id and save it with the first member, before the one bootstrap.
-    SaveIdentity {
-        /// Member of ordinal 0.
-        first: MemberId,
-    },
-    /// The status was lost: take the cluster id from the volumes.
-    Adopt {
-        /// Found on a volume.
-        cluster: ClusterId,
-    },
-    /// Make the saved first member.
-    Bootstrap {
-        /// Saved cluster id.
-        cluster: ClusterId,
-        /// Saved first member.
-        member: MemberId,
-    },
-    /// Add a member that does not vote yet.
-    AddLearner {
-        /// Its pod.
-        ordinal: Ordinal,
-        /// Its id.
-        member: MemberId,
-    },
-    /// Make a learner a voter.
-    Promote {
-        /// Its pod.
-        ordinal: Ordinal,
-        /// Its id.
-        member: MemberId,
-    },
-    /// Hand leadership on.
-    Transfer {
-        /// Pod of the next leader.
-        ordinal: Ordinal,
-        /// Its id.
-        member: MemberId,
-        /// Why the leader is to change.
-        why: &'static str,
-    },
-    /// Take a member out of the configuration.
-    Remove {
-        /// Pod at its address.
-        ordinal: Ordinal,
-        /// Its id.
-        member: MemberId,
-        /// Why.
-        why: &'static str,
-    },
-    /// Store the mark that the group has reached its size.
-    MarkFormed,
-    /// Deploy the bundle of the ConfigMap.
-    Deploy {
-        /// Its hash.
-        hash: String,
-    },
-    /// Delete a volume claim; its data is of no use to the group.
-    DeleteClaim {
-        /// Its ordinal.
-        ordinal: Ordinal,
-        /// Precondition.
-        uid: String,
-        /// Why.
-        why: &'static str,
-    },
-    /// Delete or evict a pod, which its StatefulSet makes again.
-    RestartPod {
-        /// Its ordinal.
-        ordinal: Ordinal,
-        /// Precondition.
-        uid: String,
-        /// Ask the disruption budget first.
-        evict: bool,
-        /// Why.
-        why: &'static str,
-    },
-}
-
-impl Step {
-    /// A word for metrics.
-    pub fn name(&self) -> &'static str {
-        match self {
-            Self::None => "none",
-            Self::SaveIdentity { .. } => "save-identity",
-            Self::Adopt { .. } => "adopt",
-            Self::Bootstrap { .. } => "bootstrap",
-            Self::AddLearner { .. } => "add-learner",
-            Self::Promote { .. } => "promote",
-            Self::Transfer { .. } => "transfer",
-            Self::Remove { .. } => "remove",
-            Self::MarkFormed => "mark-formed",
-            Self::Deploy { .. } => "deploy",
-            Self::DeleteClaim { .. } => "delete-claim",
-            Self::RestartPod { .. } => "restart-pod",
-        }
-    }
-    /// All words of `name`, for metrics that start at 0.
-    pub const NAMES: [&'static str; 11] = [
-        "save-identity",
-        "adopt",
-        "bootstrap",
-        "add-learner",
-        "promote",
-        "transfer",
-        "remove",
-        "mark-formed",
-        "deploy",
-        "delete-claim",
-        "restart-pod",
-    ];
-}
-
-impl fmt::Display for Step {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::None => f.write_str("nothing to do"),
-            Self::SaveIdentity { first } => {
-                write!(f, "save a new cluster id with first member {first}")
-            }
-            Self::Adopt { cluster } => write!(f, "adopt cluster {cluster} from the volumes"),
-            Self::Bootstrap { cluster, member } => {
-                write!(f, "bootstrap cluster {cluster} from member {member}")
-            }
-            Self::AddLearner { ordinal, member } => {
-                write!(f, "add member {member} (pod {ordinal}) as a learner")
-            }
-            Self::Promote { ordinal, member } => {
-                write!(f, "make member {member} (pod {ordinal}) a voter")
-            }
-            Self::Transfer {
-                ordinal,
-                member,
-                why,
-            } => {
-                write!(
-                    f,
-                    "hand leadership to member {member} (pod {ordinal}): {why}"
-                )
-            }
-            Self::Remove {
-                ordinal,
-                member,
-                why,
-            } => {
-                write!(f, "remove member {member} (pod {ordinal}): {why}")
-            }
-            Self::MarkFormed => f.write_str("mark the group as formed"),
-            Self::Deploy { hash } => write!(f, "deploy bundle {}", hash.get(..12).unwrap_or(hash)),
-            Self::DeleteClaim { ordinal, why, .. } => {
-                write!(f, "delete the volume claim of pod {ordinal}: {why}")
-            }
-            Self::RestartPod { ordinal, why, .. } => write!(f, "restart pod {ordinal}: {why}"),
-        }
-    }
 }
 
 /// Why nothing (more) is done.
@@ -224,7 +61,10 @@ impl Hold {
     pub fn is_progress(&self) -> bool {
         !matches!(
             self.reason,
-            Reason::ForeignObject | Reason::Paused | Reason::AuthSecretInvalid
+            Reason::ForeignObject
+                | Reason::Paused
+                | Reason::AuthSecretInvalid
+                | Reason::NewerSpecSeen
         )
     }
 }
@@ -290,7 +130,7 @@ pub fn plan(facts: Facts<'_>) -> Plan {
         configuration: view.as_ref().ok().map(|view| view.configuration.version),
         requeue: Requeue::Later,
     };
-    if let Some(hold) = standstill(facts) {
+    if let Some(hold) = standstill(facts, view.as_ref().ok()) {
         plan.apply = false;
         plan.hold = Some(hold);
         plan.requeue = Requeue::Soon;
@@ -356,7 +196,20 @@ fn concerns<'a>(
 }
 
 /// Reasons to touch nothing at all.
-fn standstill(facts: Facts<'_>) -> Option<Hold> {
+fn standstill(facts: Facts<'_>, view: Option<&RaftView>) -> Option<Hold> {
+    let cluster = facts.cluster;
+    let newer = view
+        .and_then(|view| view.owner.as_ref())
+        .filter(|owner| owner.uid == cluster.uid && owner.generation > cluster.generation);
+    if let Some(owner) = newer {
+        return Some(Hold::new(
+            Reason::NewerSpecSeen,
+            format!(
+                "the group has seen generation {} of this FlowerCluster, and this is generation {}: the cluster's API was restored from an older copy; apply the current spec until its generation is higher",
+                owner.generation, cluster.generation
+            ),
+        ));
+    }
     if facts.cluster.paused {
         return Some(Hold::new(
             Reason::Paused,

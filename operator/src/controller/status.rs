@@ -12,8 +12,9 @@ use kube::{Api, ResourceExt, api::PostParams};
 use super::{
     act::Acted,
     footprint, health,
-    observed::{AppView, NodeView, Observed, RaftView},
+    observed::{AppView, NodeView, Observed},
     plan::{Hold, Plan, Step},
+    raft_view::RaftView,
     validate::{Refusal, ValidatedCluster},
 };
 use crate::{

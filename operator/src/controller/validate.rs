@@ -2,8 +2,6 @@
 //! `Option` that they would have to unwrap. Pure. Repeats the CRD's rules, because an object
 //! may be older than a rule, and adds what CEL cannot say.
 
-use std::collections::BTreeMap;
-
 use flower_api::{
     ids::GroupId,
     limits::MIB,
@@ -19,14 +17,14 @@ use crate::{
     amount::{self, Amount},
     conditions::Reason,
     crd::{
-        self, App, Cache, CacheMode, FlowerCluster, FlowerClusterSpec, Monitoring, Pod, Resources,
-        Service, WhenDeleted, pod::OPERATOR_ENV,
+        self, App, FlowerCluster, FlowerClusterSpec, Monitoring, Pod, Service, WhenDeleted,
+        pod::OPERATOR_ENV,
     },
     names::{CLAIM_TEMPLATE, ClusterName},
 };
 
-/// Memory request and limit when the spec gives none.
-pub const DEFAULT_MEMORY: &str = "512Mi";
+mod memory;
+
 /// Smallest volume that can be worked with: the reserve, the log and some data.
 const MIN_VOLUME_BYTES: u64 = 128 * MIB;
 
@@ -139,8 +137,8 @@ pub fn validate(object: &FlowerCluster, default_image: &str) -> Result<Validated
             ),
         );
     }
-    let (resources, limit) = resources(&spec.resources)?;
-    let cache = cache_policy(&spec.cache)?;
+    let (resources, limit) = memory::resources(&spec.resources)?;
+    let cache = memory::cache_policy(&spec.cache)?;
     let memory = match sizing::split(limit, cache, Workload::default()) {
         Ok(plan) => plan,
         Err(cannot) => return refuse(Reason::MemoryTooSmall, cannot.to_string()),
@@ -236,110 +234,6 @@ pub fn validate_against(
         );
     }
     Ok(())
-}
-
-fn resources(given: &Resources) -> Result<(ResourceRequirements, u64), Refusal> {
-    let mut requests = given.requests.clone();
-    let mut limits = given.limits.clone();
-    for (field, amounts) in [("requests", &requests), ("limits", &limits)] {
-        for (resource, amount) in amounts {
-            if amount.milli().is_none() {
-                return refuse(
-                    Reason::QuantityInvalid,
-                    format!(
-                        "spec.resources.{field}.{resource} is '{amount}', which is no quantity such as 512Mi or 0.5"
-                    ),
-                );
-            }
-        }
-    }
-    let limit = limits
-        .entry("memory".to_owned())
-        .or_insert_with(|| {
-            requests
-                .get("memory")
-                .cloned()
-                .unwrap_or(DEFAULT_MEMORY.into())
-        })
-        .clone();
-    requests
-        .entry("memory".to_owned())
-        .or_insert_with(|| limit.clone());
-    for (resource, request) in &requests {
-        if let Some(limit) = limits.get(resource)
-            && request.milli() > limit.milli()
-        {
-            return refuse(
-                Reason::QuantityInvalid,
-                format!(
-                    "spec.resources.requests.{resource} is {request}, above its limit of {limit}: lower the request or raise the limit"
-                ),
-            );
-        }
-    }
-    let Some(bytes) = limit.bytes() else {
-        return refuse(
-            Reason::QuantityInvalid,
-            format!("spec.resources.limits.memory is '{limit}', more than can be counted in bytes"),
-        );
-    };
-    let typed = |amounts: BTreeMap<String, Amount>| {
-        amounts
-            .into_iter()
-            .map(|(resource, amount)| (resource, amount.quantity()))
-            .collect()
-    };
-    let requirements = ResourceRequirements {
-        requests: Some(typed(requests)),
-        limits: Some(typed(limits)),
-        ..ResourceRequirements::default()
-    };
-    Ok((requirements, bytes))
-}
-
-fn cache_policy(cache: &Cache) -> Result<CachePolicy, Refusal> {
-    let Some(headroom_percent) = u8::try_from(cache.headroom_percent)
-        .ok()
-        .filter(|percent| *percent <= 80)
-    else {
-        return refuse(
-            Reason::CacheInvalid,
-            format!(
-                "spec.cache.headroomPercent is {}: it must be between 0 and 80",
-                cache.headroom_percent
-            ),
-        );
-    };
-    match cache.mode {
-        CacheMode::Auto => {
-            if cache.page_cache_bytes.is_some() || cache.value_cache_bytes.is_some() {
-                return refuse(
-                    Reason::CacheInvalid,
-                    "spec.cache.mode is Auto, which sizes the caches from resources.limits.memory: set it to Fixed to give pageCacheBytes and valueCacheBytes",
-                );
-            }
-            Ok(CachePolicy::Auto { headroom_percent })
-        }
-        CacheMode::Fixed => {
-            let bytes =
-                |field: &str, amount: &Option<Amount>| match amount.as_ref().map(Amount::bytes) {
-                    Some(Some(bytes)) => Ok(bytes),
-                    Some(None) => refuse(
-                        Reason::QuantityInvalid,
-                        format!("spec.cache.{field} is no quantity such as 64Mi"),
-                    ),
-                    None => refuse(
-                        Reason::CacheInvalid,
-                        format!("spec.cache.mode is Fixed: set spec.cache.{field} too"),
-                    ),
-                };
-            Ok(CachePolicy::Fixed {
-                page_cache_bytes: bytes("pageCacheBytes", &cache.page_cache_bytes)?,
-                value_cache_bytes: bytes("valueCacheBytes", &cache.value_cache_bytes)?,
-                headroom_percent,
-            })
-        }
-    }
 }
 
 fn check_storage(size: &Amount) -> Result<(), Refusal> {

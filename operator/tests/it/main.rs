@@ -1,7 +1,9 @@
 //! Tests of the operator as a whole: one binary, so that it links once.
 
+mod controller;
 mod crd;
 mod golden;
 mod membership;
+mod plan;
 mod reconcile;
 mod support;

@@ -498,3 +498,53 @@ async fn claims_are_owned_as_the_spec_says() {
     world.settle().await;
     assert_eq!(owners(&world), 0);
 }
+
+#[tokio::test]
+async fn a_pod_monitor_comes_and_goes_with_the_spec_and_its_crd() {
+    let mut world = formed(json!({})).await;
+    let monitor = "monitoring.coreos.com/v1/namespaces/shop/podmonitors/orders";
+    assert!(world.api.get(monitor).is_none(), "there is no such kind");
+    world
+        .api
+        .0
+        .lock()
+        .groups
+        .push("monitoring.coreos.com/v1".to_owned());
+    world.restart_operator();
+    world.settle().await;
+    assert!(world.api.get(monitor).is_some());
+    world.edit(|spec| spec["monitoring"] = json!({ "podMonitor": false }));
+    world.settle().await;
+    assert!(world.api.get(monitor).is_none());
+    world.api.take_log();
+    world.settle().await;
+    assert!(writes(world.api.take_log()).is_empty());
+}
+
+#[tokio::test]
+async fn the_leaders_label_follows_the_leader() {
+    let mut world = formed(json!({})).await;
+    let leaders = |world: &World| {
+        (0..3)
+            .filter(|ordinal| {
+                let pod = world
+                    .api
+                    .get(&format!("v1/namespaces/shop/pods/orders-g0-{ordinal}"));
+                pod.is_some_and(|pod| pod["metadata"]["labels"]["flowerdb.dev/role"] == "leader")
+            })
+            .collect::<Vec<u32>>()
+    };
+    assert_eq!(leaders(&world), [0]);
+    world
+        .nodes
+        .0
+        .lock()
+        .nodes
+        .get_mut(&address(0))
+        .expect("it")
+        .up = false;
+    world.turn();
+    world.pass().await;
+    let leader = world.leader().expect("a leader");
+    assert_eq!(leaders(&world), [leader]);
+}

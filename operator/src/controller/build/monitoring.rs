@@ -1,6 +1,6 @@
 //! The PodMonitor, applied where its CRD exists. Pure.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{Kind, Manifest, manifest};
 use crate::{controller::validate::ValidatedCluster, labels};
@@ -17,9 +17,25 @@ pub fn pod_monitor(cluster: &ValidatedCluster) -> Manifest {
         json!({
             "spec": {
                 "selector": { "matchLabels": labels::selector(&cluster.name) },
-                "podTargetLabels": [labels::CLUSTER, labels::GROUP],
-                "podMetricsEndpoints": [{ "port": "admin", "path": "/metrics" }],
+                "podMetricsEndpoints": [{
+                    "port": "admin",
+                    "path": "/metrics",
+                    "relabelings": [
+                        relabel(labels::CLUSTER, "flower_cluster"),
+                        relabel(labels::GROUP, "flower_group"),
+                    ],
+                }],
             },
         }),
     )
+}
+
+/// A pod's label as a label of its metrics. Not `cluster`, which many give to the Kubernetes
+/// cluster itself.
+fn relabel(label: &str, to: &str) -> Value {
+    let source = format!(
+        "__meta_kubernetes_pod_label_{}",
+        label.replace(['.', '/', '-'], "_")
+    );
+    json!({ "sourceLabels": [source], "targetLabel": to })
 }

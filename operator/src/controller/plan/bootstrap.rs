@@ -6,7 +6,7 @@ use flower_api::{ids::ClusterId, report::Lifecycle};
 use super::{Facts, Hold, Step, Verdict};
 use crate::{
     conditions::Reason,
-    controller::observed::{NoLeader, NodeView},
+    controller::{observed::NodeView, raft_view::NoLeader},
     crd::status::GroupStatus,
     names::Ordinal,
 };

@@ -14,16 +14,28 @@ use flower_api::{
 use super::{Facts, Hold, Step, Verdict};
 use crate::{
     conditions::Reason,
-    controller::observed::{NodeView, RaftView},
+    controller::{observed::NodeView, raft_view::RaftView},
     names::Ordinal,
 };
 
-/// Waits while a change of the configuration is under way.
+/// Waits while a change of the configuration is under way, or when the leader, whatever it
+/// says of its lease, is not in touch with a majority: nothing that it begins would end.
 pub fn settled(view: &RaftView) -> Verdict {
     if view.configuration.is_joint() || !view.configuration.committed {
         return Verdict::Block(Hold::new(
             Reason::ConfigurationChanging,
             "a change of the configuration is being committed",
+        ));
+    }
+    let voters = view.voters();
+    let together = voters.iter().filter(|id| view.alive.contains(id)).count();
+    if together <= voters.len() / 2 {
+        return Verdict::Block(Hold::new(
+            Reason::WouldLoseQuorum,
+            format!(
+                "{together} of {} voters are together: waiting for the others",
+                voters.len()
+            ),
         ));
     }
     Verdict::Pass

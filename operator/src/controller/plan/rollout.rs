@@ -6,7 +6,7 @@
 use flower_api::ids::MemberId;
 
 use super::{Facts, Hold, Step, Verdict, scale};
-use crate::{conditions::Reason, controller::observed::RaftView, names::Ordinal};
+use crate::{conditions::Reason, controller::raft_view::RaftView, names::Ordinal};
 
 /// Why a pod must be restarted, if it must.
 pub fn stale(facts: Facts<'_>, ordinal: Ordinal) -> Option<&'static str> {

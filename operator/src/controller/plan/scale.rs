@@ -2,7 +2,7 @@
 //! pods may go follows from the configuration, never from counting pods or members.
 
 use super::{Facts, Hold, Step, Verdict};
-use crate::{conditions::Reason, controller::observed::RaftView, names::Ordinal};
+use crate::{conditions::Reason, controller::raft_view::RaftView, names::Ordinal};
 
 /// Replicas of the StatefulSet: enough for the spec and for every member that is still in the
 /// configuration. Without a leader's word, also for every claim that exists: its volume may

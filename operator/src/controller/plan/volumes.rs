@@ -4,7 +4,7 @@
 use flower_api::report::Lifecycle;
 
 use super::{Facts, Hold, Step, Verdict};
-use crate::{conditions::Reason, controller::observed::RaftView, names::Ordinal};
+use crate::{conditions::Reason, controller::raft_view::RaftView, names::Ordinal};
 
 /// Gives a wanted pod an empty volume when the member on its volume can never take part
 /// again: it is unreadable or was removed. A member id is never reused with other data, and

@@ -237,7 +237,7 @@ impl Group {
                     .broken
                     .then(|| "a page has a wrong checksum".to_owned()),
                 version: "0.1.0".to_owned(),
-                name: address.to_owned(),
+                name: format!("orders-g0-{}", address.trim_start_matches("10.0.0.")),
             },
             role,
             term: self.term,

@@ -8,8 +8,10 @@ use std::{
     sync::Arc,
 };
 
+use futures::{StreamExt, channel::mpsc};
 use http::{Request, Response};
-use http_body_util::BodyExt;
+use http_body_util::{BodyExt, Full, StreamBody, combinators::UnsyncBoxBody};
+use hyper::body::{Bytes, Frame};
 use kube::{Client, client::Body};
 use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
@@ -38,8 +40,17 @@ pub struct State {
     pub groups: Vec<String>,
     /// Answers to give instead, each once: part of a path, method, HTTP code.
     pub failures: VecDeque<(String, String, u16)>,
+    watches: Vec<Watch>,
     version: u64,
     uid: u64,
+}
+
+/// An open watch: a collection's plural in any namespace, and the labels asked for.
+#[derive(Debug)]
+struct Watch {
+    plural: String,
+    labels: Vec<(String, String)>,
+    events: mpsc::UnboundedSender<Value>,
 }
 
 /// Shared handle.
@@ -60,12 +71,18 @@ impl ApiServer {
                     .map(|all| all.to_bytes())
                     .unwrap_or_default();
                 let sent = serde_json::from_slice(&bytes).unwrap_or(Value::Null);
-                let (code, answer) = state.lock().serve(&parts, sent);
-                let text = serde_json::to_vec(&answer).unwrap_or_default();
+                let query = parts.uri.query().unwrap_or_default();
+                let (code, body) = if query.contains("watch=true") {
+                    (200, state.lock().watch(parts.uri.path(), query))
+                } else {
+                    let (code, answer) = state.lock().serve(&parts, sent);
+                    let text = serde_json::to_vec(&answer).unwrap_or_default();
+                    (code, Full::new(Bytes::from(text)).boxed_unsync())
+                };
                 let response = Response::builder()
                     .status(code)
                     .header("content-type", "application/json")
-                    .body(Body::from(text))
+                    .body(body)
                     .expect("a response");
                 Ok::<_, Infallible>(response)
             }
@@ -95,6 +112,38 @@ fn failure(code: u16, reason: &str, message: &str) -> (u16, Value) {
 }
 
 impl State {
+    /// Sends every later change of the collection; the client has listed before.
+    fn watch(&mut self, path: &str, query: &str) -> UnsyncBoxBody<Bytes, Infallible> {
+        self.log.push(Seen {
+            method: "WATCH".to_owned(),
+            path: path.to_owned(),
+        });
+        let (events, received) = mpsc::unbounded();
+        self.watches.push(Watch {
+            plural: path.rsplit('/').next().unwrap_or_default().to_owned(),
+            labels: selector(query),
+            events,
+        });
+        let frames = received.map(|event: Value| {
+            let mut line = event.to_string();
+            line.push('\n');
+            Ok(Frame::data(Bytes::from(line)))
+        });
+        StreamBody::new(frames).boxed_unsync()
+    }
+
+    fn tell(&mut self, key: &str, kind: &str, object: &Value) {
+        let plural = key.rsplit('/').nth(1).unwrap_or_default();
+        self.watches.retain(|watch| {
+            let wanted = watch.plural == plural
+                && watch.labels.iter().all(|(label, value)| {
+                    object["metadata"]["labels"][label].as_str() == Some(value)
+                });
+            let event = json!({ "type": kind, "object": object });
+            !watch.events.is_closed() && (!wanted || watch.events.unbounded_send(event).is_ok())
+        });
+    }
+
     fn serve(&mut self, parts: &http::request::Parts, sent: Value) -> (u16, Value) {
         let method = parts.method.to_string();
         let path = parts.uri.path().to_owned();
@@ -230,7 +279,21 @@ impl State {
             object["metadata"]["generation"] = json!(generation);
         }
         self.objects.insert(key.to_owned(), object.clone());
+        let kind = if before.is_some() {
+            "MODIFIED"
+        } else {
+            "ADDED"
+        };
+        self.tell(key, kind, &object);
         object
+    }
+
+    /// Removes an object at once.
+    pub fn remove(&mut self, key: &str) {
+        if let Some(object) = self.objects.remove(key) {
+            self.version += 1;
+            self.tell(key, "DELETED", &object);
+        }
     }
 
     fn replace(&mut self, key: &str, sent: Value) -> (u16, Value) {
@@ -297,8 +360,7 @@ impl State {
             object["metadata"]["deletionTimestamp"] = json!("2026-01-02T03:04:07Z");
             return (200, self.store(key, object));
         }
-        self.objects.remove(key);
-        self.version += 1;
+        self.remove(key);
         (200, object)
     }
 
@@ -314,6 +376,21 @@ fn is_object(key: &str) -> bool {
     let parts: Vec<&str> = key.split('/').collect();
     let at = parts.iter().position(|part| *part == "namespaces");
     at.is_some_and(|at| parts.len() > at + 3)
+}
+
+/// Labels that a list or watch asks for.
+fn selector(query: &str) -> Vec<(String, String)> {
+    form(query)
+        .into_iter()
+        .filter(|(name, _)| name == "labelSelector")
+        .flat_map(|(_, labels)| {
+            let pairs: Vec<String> = labels.split(',').map(str::to_owned).collect();
+            pairs.into_iter().filter_map(|one| {
+                let (label, value) = one.split_once('=')?;
+                Some((label.to_owned(), value.to_owned()))
+            })
+        })
+        .collect()
 }
 
 fn form(query: &str) -> Vec<(String, String)> {

@@ -3,6 +3,7 @@
 
 pub mod admin;
 pub mod apiserver;
+pub mod case;
 pub mod world;
 
 use flower_operator::{

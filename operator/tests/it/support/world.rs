@@ -139,7 +139,7 @@ impl World {
             .collect();
         for (ordinal, key) in &present {
             if set.is_none() || u64::from(*ordinal) >= replicas {
-                state.objects.remove(key);
+                state.remove(key);
             }
         }
         let claims: Vec<String> = state
@@ -154,7 +154,7 @@ impl World {
         for key in claims {
             let pod = key.replace("/persistentvolumeclaims/data-", "/pods/");
             if !state.objects.contains_key(&pod) {
-                state.objects.remove(&key);
+                state.remove(&key);
             }
         }
         drop(state);
@@ -300,7 +300,7 @@ impl World {
 
     /// Removes an object, as `kubectl delete` would.
     pub fn delete(&self, key: &str) {
-        self.api.0.lock().objects.remove(key);
+        self.api.0.lock().remove(key);
     }
     /// A volume and its pod are lost.
     pub fn lose_volume(&mut self, ordinal: u32) {
