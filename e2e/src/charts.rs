@@ -102,7 +102,15 @@ async fn templates(paths: &Paths) -> Result<String> {
         cases.sort();
         for case in [None].into_iter().chain(cases.iter().map(Some)) {
             let source = root().join("charts").join(chart).display().to_string();
-            let mut args = vec!["template", chart, &source, "--namespace", "flower-system"];
+            let mut args = vec![
+                "template",
+                chart,
+                &source,
+                "--namespace",
+                "flower-system",
+                "--api-versions",
+                "monitoring.coreos.com/v1/PodMonitor,monitoring.coreos.com/v1/PrometheusRule",
+            ];
             let values = case.map(|case| {
                 folder
                     .join(format!("{case}.values.yaml"))

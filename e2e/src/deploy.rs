@@ -69,8 +69,8 @@ fn chart_exists(name: &str) -> bool {
 /// Runs helm as the administrator.
 pub async fn helm(paths: &Paths, args: &[&str]) -> Result<String> {
     let config = paths.kubeconfig("admin").display().to_string();
-    let folder = paths.dir("helm")?.display().to_string();
-    // The state folder keeps helm from the user's own settings and caches.
+    let folder = programs::home("helm")?.display().to_string();
+    // A folder of the harness keeps helm from the user's own settings and caches.
     let own = [
         format!("HELM_CACHE_HOME={folder}"),
         format!("HELM_CONFIG_HOME={folder}"),

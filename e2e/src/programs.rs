@@ -103,6 +103,13 @@ pub async fn build_missing() -> Result<()> {
     Ok(())
 }
 
+/// A folder for a program's own caches and settings.
+pub fn home(program: &str) -> Result<PathBuf> {
+    let folder = program_cache().join("home").join(program);
+    std::fs::create_dir_all(&folder)?;
+    Ok(folder)
+}
+
 /// Names the programs that people use in `~/.cache/flower/bin`, for their PATH.
 pub fn link_for_people() -> Result<PathBuf> {
     let folder = program_cache().with_file_name("bin");
@@ -187,25 +194,46 @@ fn pinned_version(module: &Module) -> Result<Option<String>> {
     })?))
 }
 
-/// The linker's flags; Kubernetes calls itself v0.0.0 without its version among them.
+/// The linker's flags; Kubernetes calls itself v0.0.0 without its version among them, and Helm
+/// takes the cluster that it renders for without one for a very old one.
 fn link_flags(module: &Module) -> Result<String> {
-    let mut flags = "-s -w".to_owned();
-    if module.folder == "kubernetes" {
-        let version = pinned_version(module)?.unwrap_or_default();
-        let mut numbers = version.trim_start_matches('v').split('.');
-        let (major, minor) = (numbers.next().unwrap_or("1"), numbers.next().unwrap_or("0"));
-        for package in [
+    let kubernetes = MODULES.iter().find(|module| module.folder == "kubernetes");
+    let version = kubernetes
+        .map(pinned_version)
+        .transpose()?
+        .flatten()
+        .unwrap_or_default();
+    let mut numbers = version.trim_start_matches('v').split('.');
+    let (major, minor) = (numbers.next().unwrap_or("1"), numbers.next().unwrap_or("0"));
+    let values: Vec<(&str, &str, &str)> = match module.folder {
+        "kubernetes" => [
             "k8s.io/component-base/version",
             "k8s.io/client-go/pkg/version",
-        ] {
-            for (name, value) in [
+        ]
+        .into_iter()
+        .flat_map(|package| {
+            [
                 ("gitVersion", version.as_str()),
                 ("gitMajor", major),
                 ("gitMinor", minor),
-            ] {
-                flags.push_str(&format!(" -X {package}.{name}={value}"));
-            }
-        }
-    }
-    Ok(flags)
+            ]
+            .map(|(name, value)| (package, name, value))
+        })
+        .collect(),
+        "helm" => [
+            "helm.sh/helm/v3/pkg/chartutil",
+            "helm.sh/helm/v3/pkg/lint/rules",
+        ]
+        .into_iter()
+        .flat_map(|package| {
+            [("k8sVersionMajor", major), ("k8sVersionMinor", minor)]
+                .map(|(name, value)| (package, name, value))
+        })
+        .collect(),
+        _ => Vec::new(),
+    };
+    let variables = values
+        .iter()
+        .map(|(package, name, value)| format!(" -X {package}.{name}={value}"));
+    Ok(format!("-s -w{}", variables.collect::<String>()))
 }
