@@ -48,10 +48,8 @@ pub async fn build_all() -> Result<Vec<PathBuf>> {
     let args = [
         "build",
         "--quiet",
-        "-p",
-        "flower-node",
-        "-p",
-        "flower-operator",
+        // The whole workspace: with another selection, features and so all builds would differ.
+        "--workspace",
         "--bins",
     ];
     step(
