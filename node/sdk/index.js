@@ -3,6 +3,7 @@
 
 const KIND = Symbol.for("flower.kind");
 const declaredTables = [];
+let sealed = false;
 
 function isObject(value) {
   return typeof value === "object" && value !== null && !Array.isArray(value);
@@ -74,6 +75,7 @@ function refuseUnknown(object, known, where) {
 /** Declares a table. */
 export function table(name, fields, options = {}) {
   if (typeof name !== "string") throw new TypeError("table(name, fields): the name comes first");
+  if (sealed) throw new TypeError(`table ${name}: tables are declared while the module loads`);
   refuseUnknown(options, ["indexes"], `table ${name}`);
   const declared = Object.freeze({
     [KIND]: "table",
@@ -136,7 +138,8 @@ fault.throw = (code, options) => {
 };
 Object.freeze(fault);
 
-/** What has been declared so far; for the node. */
+/** What has been declared; for the node. Nothing can be declared afterwards. */
 export function declared() {
+  sealed = true;
   return declaredTables;
 }

@@ -88,7 +88,7 @@ impl Transaction {
         self.cost.ranges += 1;
         if self.cost.ranges > self.limits.ranges {
             let over = problem::budget("ranges", self.limits.ranges, setting::RANGES);
-            return Err(DbError::Stop(over));
+            return Err(over.into());
         }
         let deployment = Arc::clone(&self.deployment);
         let table = declared(&deployment, wanted.table)?;
@@ -152,11 +152,11 @@ impl Transaction {
             own.map(|((_, key), value)| (key.clone(), value.clone()))
                 .collect()
         };
-        let (cost, limits) = (&mut self.cost, &self.limits);
+        let (cost, limits, deadline) = (&mut self.cost, &self.limits, &self.deadline);
         let mut left = most;
         let mut over = Ok(());
         let mut visit = |key: &[u8], value: &[u8]| {
-            over = Self::charge_read(cost, limits, key.len() + value.len());
+            over = Self::charge_read(cost, limits, deadline, key.len() + value.len());
             left -= 1;
             over.is_ok() && take(key, value) && left > 0
         };

@@ -13,7 +13,7 @@ use crate::{
     error::ViewError,
     js::CallError,
     key::Space,
-    limits::{Cost, Limits, Stamp, setting},
+    limits::{Cost, Deadline, Limits, Stamp, setting},
     problem,
     record::{self, Row},
     view::{PatchBuilder, View},
@@ -23,7 +23,7 @@ use crate::{
 #[derive(Debug, Clone)]
 pub(crate) enum DbError {
     /// The call ends, whatever the handler does.
-    Stop(CallError),
+    Stop(Box<CallError>),
     /// The handler did something wrong; it may catch this.
     Wrong(String),
     /// A paging cursor that the client sent does not belong here.
@@ -32,7 +32,13 @@ pub(crate) enum DbError {
 
 impl From<ViewError> for DbError {
     fn from(error: ViewError) -> Self {
-        Self::Stop(CallError::Storage(error))
+        Self::Stop(Box::new(CallError::Storage(error)))
+    }
+}
+
+impl From<CallError> for DbError {
+    fn from(error: CallError) -> Self {
+        Self::Stop(Box::new(error))
     }
 }
 
@@ -41,6 +47,9 @@ impl From<String> for DbError {
         Self::Wrong(wrong)
     }
 }
+
+/// Rows read between two looks at the deadline.
+const READS_A_LOOK: u64 = 256;
 
 pub(crate) type Result<T> = std::result::Result<T, DbError>;
 
@@ -52,6 +61,7 @@ pub(crate) struct Transaction {
     pub(crate) cursors: Vec<Cursor>,
     pub(crate) cost: Cost,
     pub(crate) limits: Limits,
+    pub(crate) deadline: Deadline,
     writable: bool,
     stamp: Stamp,
     minted: u32,
@@ -64,6 +74,7 @@ impl Transaction {
         deployment: Arc<Deployment>,
         limits: Limits,
         stamp: Stamp,
+        deadline: Deadline,
         writable: bool,
     ) -> Self {
         Self {
@@ -73,6 +84,7 @@ impl Transaction {
             cursors: Vec::new(),
             cost: Cost::default(),
             limits,
+            deadline,
             writable,
             stamp,
             minted: 0,
@@ -85,18 +97,25 @@ impl Transaction {
         (self.cost, self.patch)
     }
 
-    /// Charges reading one row or index entry.
-    pub(crate) fn charge_read(cost: &mut Cost, limits: &Limits, bytes: usize) -> Result<()> {
+    /// Charges reading one row or index entry; now and then looks at the time.
+    pub(crate) fn charge_read(
+        cost: &mut Cost,
+        limits: &Limits,
+        deadline: &Deadline,
+        bytes: usize,
+    ) -> Result<()> {
         cost.rows_read += 1;
         cost.bytes_read += bytes as u64;
         let over = if cost.rows_read > limits.rows_read {
             problem::budget("rows read", limits.rows_read, setting::ROWS_READ)
         } else if cost.bytes_read > limits.bytes_read {
             problem::budget("bytes read", limits.bytes_read, setting::BYTES_READ)
+        } else if cost.rows_read % READS_A_LOOK == 0 && deadline.passed() {
+            problem::budget("time in ms", limits.wall_ms, setting::WALL_MS)
         } else {
             return Ok(());
         };
-        Err(DbError::Stop(over))
+        Err(over.into())
     }
 
     pub(crate) fn read(&mut self, space: Space, key: &[u8]) -> Result<Option<Bytes>> {
@@ -105,7 +124,7 @@ impl Transaction {
             None => self.view.get(space, key)?,
         };
         let bytes = key.len() + found.as_ref().map_or(0, Bytes::len);
-        Self::charge_read(&mut self.cost, &self.limits, bytes)?;
+        Self::charge_read(&mut self.cost, &self.limits, &self.deadline, bytes)?;
         Ok(found)
     }
 
@@ -222,7 +241,7 @@ impl Transaction {
         if self.cost.rows_written > self.limits.rows_written {
             let limit = self.limits.rows_written;
             let over = problem::budget("rows written", limit, setting::ROWS_WRITTEN);
-            return Err(DbError::Stop(over));
+            return Err(over.into());
         }
         let mut new = new;
         let mut stored = None;
@@ -232,7 +251,7 @@ impl Transaction {
             if bytes > most {
                 let what = format!("a row of {table}");
                 let over = problem::too_large(&what, bytes, most, setting::RECORD);
-                return Err(DbError::Stop(over));
+                return Err(over.into());
             }
             stored = Some(record::value(self.stamp.revision, &body));
         }
@@ -279,7 +298,7 @@ impl Transaction {
         if self.patch_bytes > self.limits.patch_bytes {
             let limit = self.limits.patch_bytes;
             let over = problem::budget("bytes written", limit, setting::BYTES_WRITTEN);
-            return Err(DbError::Stop(over));
+            return Err(over.into());
         }
         Ok(())
     }

@@ -13,7 +13,7 @@ use super::*;
 use crate::{
     codec,
     deploy::Deployment,
-    limits::{Limits, Stamp},
+    limits::{Deadline, Limits, Stamp},
     transaction::Transaction,
     view::MemoryView,
 };
@@ -28,7 +28,11 @@ fn deployment() -> Arc<Deployment> {
         "indexes": {"one": {"on": ["a"]}, "two": {"on": ["a", "b"]}, "three": {"on": ["c", "a", "b"]}},
     }))
     .unwrap();
-    let tables = [("rows".to_owned(), table.clone()), ("rowsx".to_owned(), table)].into();
+    let tables = [
+        ("rows".to_owned(), table.clone()),
+        ("rowsx".to_owned(), table),
+    ]
+    .into();
     let manifest = Manifest {
         tables,
         ..Manifest::default()
@@ -106,12 +110,21 @@ fn ask() -> impl Strategy<Value = Ask> {
         Just(vec!["gt", "lte"]),
         Just(vec!["lte"]),
     ];
-    (0..INDEXES.len(), 0..3usize, ops, any::<bool>(), prop::option::of(0..6u64), any::<usize>())
+    (
+        0..INDEXES.len(),
+        0..3usize,
+        ops,
+        any::<bool>(),
+        prop::option::of(0..6u64),
+        any::<usize>(),
+    )
         .prop_flat_map(|(index, equal, ops, descending, limit, pick)| {
             let fields = INDEXES[index].1;
             let equal = equal.min(fields.len());
             let given: Vec<_> = fields[..equal].iter().map(|f| value_for(f)).collect();
-            let bound = fields.get(equal).map_or_else(|| Just(Value::Null).boxed(), |f| value_for(f));
+            let bound = fields
+                .get(equal)
+                .map_or_else(|| Just(Value::Null).boxed(), |f| value_for(f));
             let bounds: Vec<_> = ops.iter().map(|op| (Just(*op), bound.clone())).collect();
             let on_id = (equal == fields.len()).then_some(pick);
             (given, bounds).prop_map(move |(equal, ops)| Ask {
@@ -159,7 +172,13 @@ impl Ask {
         }
         if !self.ops.is_empty() {
             let id = self.id(rows);
-            let bound = |v: &Value| if self.on_id.is_some() { json!(id) } else { v.clone() };
+            let bound = |v: &Value| {
+                if self.on_id.is_some() {
+                    json!(id)
+                } else {
+                    v.clone()
+                }
+            };
             let ops = self.ops.iter().map(|(op, v)| ((*op).to_owned(), bound(v)));
             let field = fields.get(self.equal.len()).unwrap_or(&"id");
             out.insert((*field).to_owned(), Value::Object(ops.collect()));
@@ -172,7 +191,9 @@ impl Ask {
         let mut found: Vec<(&String, &Value)> = rows.iter().collect();
         found.sort_by(|(a, x), (b, y)| {
             let by_fields = fields.iter().map(|f| compare(&x[*f], &y[*f]));
-            by_fields.fold(Ordering::Equal, Ordering::then).then(a.cmp(b))
+            by_fields
+                .fold(Ordering::Equal, Ordering::then)
+                .then(a.cmp(b))
         });
         let fits = |op: &str, order: Ordering| match op {
             "gt" => order.is_gt(),
@@ -184,10 +205,13 @@ impl Ask {
         found.retain(|(row_id, row)| {
             let equal = fields.iter().zip(&self.equal);
             let mut equal = equal.map(|(f, v)| compare(&row[*f], v));
-            let within = self.ops.iter().all(|(op, bound)| match fields.get(self.equal.len()) {
-                Some(field) => fits(op, compare(&row[*field], bound)),
-                None => fits(op, row_id.as_str().cmp(&id)),
-            });
+            let within = self
+                .ops
+                .iter()
+                .all(|(op, bound)| match fields.get(self.equal.len()) {
+                    Some(field) => fits(op, compare(&row[*field], bound)),
+                    None => fits(op, row_id.as_str().cmp(&id)),
+                });
             equal.all(Ordering::is_eq) && within
         });
         let mut ids: Vec<String> = found.into_iter().map(|(id, _)| id.clone()).collect();
@@ -213,7 +237,14 @@ fn transaction(view: &MemoryView, revision: u64) -> Transaction {
         revision: Revision(revision),
         seed: 0,
     };
-    Transaction::new(Arc::new(view.clone()), deployment(), Limits::default(), stamp, true)
+    Transaction::new(
+        Arc::new(view.clone()),
+        deployment(),
+        Limits::default(),
+        stamp,
+        Deadline::never(),
+        true,
+    )
 }
 
 impl Twins {
@@ -274,11 +305,26 @@ impl Twins {
         };
         let expected = ask.naive(&self.rows);
         let tx = &mut self.tx;
-        assert_eq!(ids(&collect(tx, &wanted, 3)), expected, "chunks of {wanted:?}");
+        assert_eq!(
+            ids(&collect(tx, &wanted, 3)),
+            expected,
+            "chunks of {wanted:?}"
+        );
         assert_eq!(ids(&rewound(tx, &wanted)), expected, "rewound {wanted:?}");
-        assert_eq!(tx.count(&wanted).unwrap(), expected.len() as u64, "count of {wanted:?}");
-        let sum: i64 = expected.iter().map(|id| self.rows[id]["b"].as_i64().unwrap()).sum();
-        assert_eq!(tx.sum(&wanted, "b").unwrap(), sum as f64, "sum of {wanted:?}");
+        assert_eq!(
+            tx.count(&wanted).unwrap(),
+            expected.len() as u64,
+            "count of {wanted:?}"
+        );
+        let sum: i64 = expected
+            .iter()
+            .map(|id| self.rows[id]["b"].as_i64().unwrap())
+            .sum();
+        assert_eq!(
+            tx.sum(&wanted, "b").unwrap(),
+            sum as f64,
+            "sum of {wanted:?}"
+        );
         if ask.limit.is_none() {
             assert_eq!(ids(&paged(tx, &wanted)), expected, "pages of {wanted:?}");
         }
@@ -290,7 +336,9 @@ fn parse(text: &str) -> Vec<Value> {
 }
 
 fn ids(rows: &[Value]) -> Vec<String> {
-    rows.iter().map(|row| row["id"].as_str().unwrap().to_owned()).collect()
+    rows.iter()
+        .map(|row| row["id"].as_str().unwrap().to_owned())
+        .collect()
 }
 
 fn collect(tx: &mut Transaction, wanted: &Wanted, chunk: u64) -> Vec<Value> {

@@ -74,7 +74,7 @@ impl Engine {
     pub fn new(limits: &Limits, meter: &Rc<Meter>, slot: &Slot) -> Result<Self, BundleError> {
         let fail =
             |error: Error| BundleError::one(format!("the JavaScript engine failed: {error}"));
-        let runtime = Runtime::new_with_alloc(Heap(Rc::clone(meter))).map_err(fail)?;
+        let runtime = Runtime::new_with_alloc(Heap::new(Rc::clone(meter))).map_err(fail)?;
         runtime.set_max_stack_size(usize::try_from(limits.stack_bytes).unwrap_or(256 << 10));
         let watched = Rc::clone(meter);
         runtime.set_interrupt_handler(Some(Box::new(move || watched.interrupt())));
@@ -122,8 +122,7 @@ impl Engine {
 
     /// What the application declares, as JSON.
     pub fn describe(&self) -> Result<String, BundleError> {
-        self.ask("describe", |ctx, function, namespace| {
-            let sdk = self.handles.sdk.clone().restore(ctx)?;
+        self.ask("describe", |function, namespace, sdk| {
             function.call((namespace, sdk))
         })
     }
@@ -136,15 +135,15 @@ impl Engine {
             .map(|(name, table)| (name, table.indexes.keys().collect()))
             .collect();
         let tables = serde_json::to_string(&tables).map_err(|e| BundleError::one(e.to_string()))?;
-        self.ask("load", |_, function, namespace| {
-            function.call::<_, ()>((namespace, tables))
+        self.ask("load", |function, namespace, sdk| {
+            function.call::<_, ()>((namespace, sdk, tables))
         })
     }
 
     fn ask<T>(
         &self,
         what: &str,
-        ask: impl for<'js> FnOnce(&Ctx<'js>, Function<'js>, Object<'js>) -> Result<T, Error>,
+        ask: impl for<'js> FnOnce(Function<'js>, Object<'js>, Object<'js>) -> Result<T, Error>,
     ) -> Result<T, BundleError> {
         self.measure_stack();
         self.context.with(|ctx| {
@@ -152,7 +151,8 @@ impl Engine {
                 let runtime = self.handles.runtime.clone().restore(&ctx)?;
                 let saved = self.namespace.borrow().clone().ok_or(Error::Unknown)?;
                 let namespace = saved.restore(&ctx)?;
-                ask(&ctx, runtime.get(what)?, namespace)
+                let sdk = self.handles.sdk.clone().restore(&ctx)?;
+                ask(runtime.get(what)?, namespace, sdk)
             })();
             asked.map_err(|e| BundleError::one(why(&ctx, &e)))
         })

@@ -1,4 +1,5 @@
 //! The allocator of an isolate: the process's own, counted by the [`Meter`], which may refuse.
+//! It knows its blocks: QuickJS leaks some when an allocation fails, and they go with it.
 
 use std::{
     alloc::{self, Layout},
@@ -10,25 +11,44 @@ use rquickjs::allocator::Allocator;
 
 use super::meter::Meter;
 
-/// Every block begins with a header that holds its size; 16 keeps what follows aligned for
-/// any C type.
-const HEADER: usize = 16;
+/// What every block begins with. 32 bytes, so that what follows is aligned for any C type.
+#[repr(C, align(16))]
+struct Header {
+    previous: *mut Header,
+    next: *mut Header,
+    /// Size of the whole block.
+    whole: usize,
+}
+
+const HEADER: usize = size_of::<Header>();
+const ALIGN: usize = align_of::<Header>();
+const _: () = assert!(HEADER == 32 && ALIGN == 16);
 
 /// See the module's comment.
-pub(super) struct Heap(pub Rc<Meter>);
+pub(super) struct Heap {
+    meter: Rc<Meter>,
+    /// The newest block. Invariant: the list holds every block that was given out and not yet
+    /// freed, and nothing else.
+    first: *mut Header,
+}
 
 /// The layout of a block for `size` bytes; absent when that overflows.
 fn layout(size: usize) -> Option<Layout> {
-    let whole = size.checked_next_multiple_of(HEADER)?.checked_add(HEADER)?;
-    Layout::from_size_align(whole, HEADER).ok()
+    let whole = size.checked_next_multiple_of(ALIGN)?.checked_add(HEADER)?;
+    Layout::from_size_align(whole, ALIGN).ok()
 }
 
 impl Heap {
+    pub fn new(meter: Rc<Meter>) -> Self {
+        let first = ptr::null_mut();
+        Self { meter, first }
+    }
+
     fn make(&mut self, size: usize, zeroed: bool) -> *mut u8 {
         let Some(layout) = layout(size) else {
             return ptr::null_mut();
         };
-        if !self.0.admit(layout.size()) {
+        if !self.meter.admit(layout.size()) {
             return ptr::null_mut();
         }
         // SAFETY: the layout's size is at least HEADER, so it is not zero.
@@ -39,37 +59,87 @@ impl Heap {
                 alloc::alloc(layout)
             }
         };
-        self.finish(block, layout.size())
-    }
-
-    /// Writes the header; answers what the script may use.
-    fn finish(&mut self, block: *mut u8, whole: usize) -> *mut u8 {
         if block.is_null() {
             return block;
         }
-        self.0.allocated(whole);
-        // SAFETY: `block` has at least HEADER bytes, aligned to HEADER, which is enough for a
-        // usize; what follows the header lies within the block.
+        // SAFETY: the block is new, has the layout's size and alignment, and is in no list.
+        unsafe { self.link(block.cast(), layout.size()) }
+    }
+
+    /// Puts a block into the list; answers what the script may use of it.
+    ///
+    /// # Safety
+    /// `block` has `whole` (at least HEADER) bytes, aligned to ALIGN, and is in no list.
+    unsafe fn link(&mut self, block: *mut Header, whole: usize) -> *mut u8 {
+        self.meter.allocated(whole);
+        let header = Header {
+            previous: ptr::null_mut(),
+            next: self.first,
+            whole,
+        };
+        // SAFETY: by the contract the header fits at `block`; `first` is null or, by the
+        // invariant, a living block. What follows the header lies within the block.
         unsafe {
-            block.cast::<usize>().write(whole);
-            block.add(HEADER)
+            block.write(header);
+            if !self.first.is_null() {
+                (*self.first).previous = block;
+            }
+            self.first = block;
+            block.cast::<u8>().add(HEADER)
+        }
+    }
+
+    /// Takes a block out of the list; answers its layout.
+    ///
+    /// # Safety
+    /// `block` is in this list.
+    unsafe fn unlink(&mut self, block: *mut Header) -> Layout {
+        // SAFETY: by the contract `block` is a living block, and so are its neighbours unless
+        // null; its size and alignment are those that it was allocated with.
+        unsafe {
+            let Header {
+                previous,
+                next,
+                whole,
+            } = block.read();
+            if previous.is_null() {
+                self.first = next;
+            } else {
+                (*previous).next = next;
+            }
+            if !next.is_null() {
+                (*next).previous = previous;
+            }
+            self.meter.freed(whole);
+            Layout::from_size_align_unchecked(whole, ALIGN)
         }
     }
 }
 
-/// The block that holds `pointer`, and its whole size.
+/// The block that holds `pointer`.
 ///
 /// # Safety
-/// `pointer` came from [`Heap::finish`] and has not been freed.
-unsafe fn block_of(pointer: *mut u8) -> (*mut u8, usize) {
-    // SAFETY: by the contract HEADER bytes with the size lie before `pointer`.
-    unsafe {
-        let block = pointer.sub(HEADER);
-        (block, block.cast::<usize>().read())
+/// `pointer` came from [`Heap::link`].
+unsafe fn block_of(pointer: *mut u8) -> *mut Header {
+    // SAFETY: by the contract HEADER bytes lie before `pointer`, in the same block.
+    unsafe { pointer.sub(HEADER).cast() }
+}
+
+impl Drop for Heap {
+    fn drop(&mut self) {
+        while !self.first.is_null() {
+            let block = self.first;
+            // SAFETY: by the invariant `block` is a living block of this list. The runtime is
+            // freed before its allocator, so nothing uses what it leaked.
+            unsafe {
+                let layout = self.unlink(block);
+                alloc::dealloc(block.cast(), layout);
+            }
+        }
     }
 }
 
-// SAFETY: blocks come from the global allocator with HEADER (16) as alignment, hold at least
+// SAFETY: blocks come from the global allocator with ALIGN (16) as alignment, hold at least
 // the size asked for behind the header, and `usable_size` reads back what the header holds.
 unsafe impl Allocator for Heap {
     fn alloc(&mut self, size: usize) -> *mut u8 {
@@ -84,12 +154,11 @@ unsafe impl Allocator for Heap {
     }
 
     unsafe fn dealloc(&mut self, pointer: *mut u8) {
-        // SAFETY: the caller hands back what this allocator gave out; the size in the header
-        // is the one it was allocated with.
+        // SAFETY: the caller hands back what this allocator gave out, so it is in the list.
         unsafe {
-            let (block, whole) = block_of(pointer);
-            self.0.freed(whole);
-            alloc::dealloc(block, Layout::from_size_align_unchecked(whole, HEADER));
+            let block = block_of(pointer);
+            let layout = self.unlink(block);
+            alloc::dealloc(block.cast(), layout);
         }
     }
 
@@ -97,24 +166,27 @@ unsafe impl Allocator for Heap {
         let Some(new) = layout(new_size) else {
             return ptr::null_mut();
         };
-        // SAFETY: as in `dealloc`; `new.size()` is not zero and does not overflow.
+        // SAFETY: the caller hands over what this allocator gave out, so it is in the list.
+        // While it may move it is in no list; afterwards the block that lives, moved or not,
+        // is put back with its size. `new.size()` is not zero and does not overflow.
         unsafe {
-            let (block, whole) = block_of(pointer);
-            if new.size() > whole && !self.0.admit(new.size() - whole) {
+            let block = block_of(pointer);
+            let whole = (*block).whole;
+            if new.size() > whole && !self.meter.admit(new.size() - whole) {
                 return ptr::null_mut();
             }
-            let old = Layout::from_size_align_unchecked(whole, HEADER);
-            let moved = alloc::realloc(block, old, new.size());
+            let old = self.unlink(block);
+            let moved = alloc::realloc(block.cast(), old, new.size());
             if moved.is_null() {
-                return moved;
+                self.link(block, whole);
+                return ptr::null_mut();
             }
-            self.0.freed(whole);
-            self.finish(moved, new.size())
+            self.link(moved.cast(), new.size())
         }
     }
 
     unsafe fn usable_size(pointer: *mut u8) -> usize {
         // SAFETY: the caller hands over what this allocator gave out.
-        unsafe { block_of(pointer).1 - HEADER }
+        unsafe { (*block_of(pointer)).whole - HEADER }
     }
 }

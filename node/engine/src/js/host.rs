@@ -59,7 +59,7 @@ fn with<T>(
         }
         DbError::Stop(failure) => {
             let text = failure.to_string();
-            running.failure = Some(failure);
+            running.failure = Some(*failure);
             Exception::throw_internal(ctx, &text)
         }
     })

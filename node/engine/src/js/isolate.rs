@@ -17,6 +17,8 @@ use super::{
 };
 use crate::{deploy::Deployment, limits::setting, transaction::Transaction, view::View};
 
+/// No bundle is larger; the setting, which may allow less, is the caller's to check.
+const LARGEST_BUNDLE: u64 = 2 * limits::BUNDLE_BYTES;
 /// Calls after which an isolate is replaced.
 const MOST_CALLS: u32 = 10_000;
 
@@ -104,8 +106,14 @@ impl Isolate {
         let args = if args.is_empty() { "{}" } else { args };
         calls::check_args(name, function, args, &self.limits)?;
         let writable = kind == FunctionKind::Mutation;
-        let transaction =
-            Transaction::new(view, Arc::clone(&deployment), self.limits, stamp, writable);
+        let transaction = Transaction::new(
+            view,
+            Arc::clone(&deployment),
+            self.limits,
+            stamp,
+            deadline.clone(),
+            writable,
+        );
         *self.slot.borrow_mut() = Some(Running {
             transaction,
             failure: None,
@@ -190,11 +198,11 @@ pub(super) fn inspect(
     limits: &Limits,
     deadline: &Deadline,
 ) -> Result<Manifest, BundleError> {
-    let (bytes, most) = (source.len() as u64, limits::BUNDLE_BYTES);
+    let (bytes, most) = (source.len() as u64, LARGEST_BUNDLE);
     if bytes > most {
+        let setting = setting::BUNDLE;
         return Err(BundleError::one(format!(
-            "it has {bytes} bytes; at most {most} (setting {})",
-            setting::BUNDLE
+            "it has {bytes} bytes; at most {most}, whatever {setting} allows"
         )));
     }
     let meter = Rc::new(Meter::new(limits));

@@ -12,6 +12,7 @@
   const { floor, max, min, imul } = Math;
   const LONGEST_ARRAY = 1_000_000;
   const LONGEST_NORMALIZED = 20_000;
+  const LONGEST_PATTERN = 10_000;
   const SMALL = 1_000;
   const WORK = 4_000_000;
 
@@ -391,9 +392,15 @@
       return apply(original, text, other);
     });
   }
-  replace(Text, "split", (original) => function (separator, limit) {
-    if (typeof separator !== "string") return apply(original, this, [separator, limit]);
-    const text = textOf(this);
+  // Regular expressions and the like, which QuickJS interrupts; anything else is a text.
+  function isPattern(value, symbol) {
+    return typeof value === "object" && value !== null && value[symbol] !== undefined;
+  }
+  replace(Text, "split", (original) => function (given, limit) {
+    if (given === undefined || isPattern(given, Symbol.split)) {
+      return apply(original, this, [given, limit]);
+    }
+    const text = textOf(this), separator = String(given);
     if (text.length * separator.length <= WORK) {
       if (text.length > SMALL) cost(text.length);
       return apply(original, text, [separator, limit]);
@@ -426,15 +433,56 @@
     return out.join("");
   }
   for (const name of ["replace", "replaceAll"]) {
-    replace(Text, name, (original) => function (part, by) {
-      if (typeof part !== "string") return apply(original, this, [part, by]);
-      const text = textOf(this);
+    replace(Text, name, (original) => function (given, by) {
+      if (isPattern(given, Symbol.replace)) return apply(original, this, [given, by]);
+      const text = textOf(this), part = String(given);
       const to = typeof by === "function" ? by : String(by);
       if (text.length * part.length <= WORK) {
         if (text.length > SMALL) cost(text.length);
         return apply(original, text, [part, to]);
       }
       return replaceTexts(text, part, to, name === "replaceAll");
+    });
+  }
+  // Compiling a pattern takes quadratic time and is not interrupted.
+  const RealRegExp = RegExp;
+  function checkPattern(pattern) {
+    const text = isPattern(pattern, Symbol.match) ? pattern.source : pattern;
+    const n = text === undefined ? 0 : String(text).length;
+    if (n > LONGEST_PATTERN) {
+      throw new RangeError(`a regular expression of ${n} characters; at most ${LONGEST_PATTERN}`);
+    }
+    cost(n * 8);
+  }
+  function FlowerRegExp(pattern, flags) {
+    if (new.target === undefined) {
+      if (flags === undefined && pattern instanceof RealRegExp) return pattern;
+      return new FlowerRegExp(pattern, flags);
+    }
+    if (typeof pattern === "object" && pattern !== null && !(pattern instanceof RealRegExp)) {
+      pattern = String(pattern);
+    }
+    checkPattern(pattern);
+    return construct(RealRegExp, [pattern, flags], new.target);
+  }
+  for (const key of ownKeys(RealRegExp)) {
+    if (key !== "name" && key !== "length" && key !== "prototype") {
+      defineProperty(FlowerRegExp, key, getOwnPropertyDescriptor(RealRegExp, key));
+    }
+  }
+  defineProperty(FlowerRegExp, "name", { value: "RegExp" });
+  defineProperty(FlowerRegExp, "length", { value: 2 });
+  defineProperty(FlowerRegExp, "prototype", { value: RealRegExp.prototype, writable: false });
+  hide(RealRegExp.prototype, "constructor", FlowerRegExp);
+  delete RealRegExp.prototype.compile;
+  hide(globalThis, "RegExp", FlowerRegExp);
+  for (const name of ["match", "matchAll", "search"]) {
+    replace(Text, name, (original) => function (pattern) {
+      const text = textOf(this);
+      if (isPattern(pattern, Symbol[name])) return apply(original, text, [pattern]);
+      const given = pattern === undefined ? undefined : String(pattern);
+      checkPattern(given);
+      return apply(original, text, [given]);
     });
   }
   replace(String, "raw", () => function (strings, ...values) {
@@ -518,7 +566,7 @@
   for (const made of [
     [][Symbol.iterator](), ""[Symbol.iterator](), new Map().entries(), new RealSet().values(),
     "".matchAll(/x/g), (function* () {})(), [].values().map?.((x) => x), Iterators,
-    Object.getOwnPropertyDescriptor(Map, Symbol.species)?.get, Real, RealArray, RealSet,
+    Object.getOwnPropertyDescriptor(Map, Symbol.species)?.get, Real, RealArray, RealSet, RealRegExp,
   ]) visit(made);
   if (Iterators !== undefined && globalThis.Iterator.from) {
     visit(globalThis.Iterator.from({ next() { return { done: true }; } }));

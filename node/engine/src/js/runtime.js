@@ -281,7 +281,8 @@
       return stringify({ tables, functions: found, problems });
     },
     // Keeps the handlers and builds the database for these tables (names to index names).
-    load(namespace, tablesText) {
+    load(namespace, sdk, tablesText) {
+      sdk.declared();
       for (const [name, { handler }] of functions(namespace)) handlers.set(name, handler);
       const tables = parse(tablesText);
       databases = { query: database(tables, false), mutation: database(tables, true) };

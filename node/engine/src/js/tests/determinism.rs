@@ -135,6 +135,86 @@ fn heirs_of_builtins_may_shadow_them() {
     );
 }
 
+/// Builtins that the prelude replaces behave as the language says.
+#[test]
+fn replaced_builtins_keep_their_meaning() {
+    for (code, expected) in [
+        ("'abcabc'.indexOf('c', 3)", json!(5)),
+        ("'abc'.indexOf('', 9)", json!(3)),
+        ("'abc'.indexOf('b', -5)", json!(1)),
+        ("'abcabc'.lastIndexOf('b')", json!(4)),
+        ("'abcabc'.lastIndexOf('b', 3)", json!(1)),
+        ("'abc'.lastIndexOf('')", json!(3)),
+        ("'undefined'.indexOf()", json!(0)),
+        ("'abc'.includes('b', 2)", json!(false)),
+        ("'a-b-c'.split('-', 2)", json!(["a", "b"])),
+        ("'abc'.split('')", json!(["a", "b", "c"])),
+        ("'a1b2'.split(/\\d/)", json!(["a", "b", ""])),
+        ("'abc'.split()", json!(["abc"])),
+        ("'a1b1'.split(1)", json!(["a", "b", ""])),
+        ("'aXbX'.replace('X', '[$&]')", json!("a[X]bX")),
+        ("'aXbX'.replaceAll('X', (m, at) => at)", json!("a1b3")),
+        ("'a1b2'.replace(/\\d/g, (d) => d * 2)", json!("a2b4")),
+        ("'a1b2'.match(/\\d/g)", json!(["1", "2"])),
+        ("[...'a1b2'.matchAll('[0-9]')].length", json!(2)),
+        ("'a1'.search('1')", json!(1)),
+        (
+            "'ab'.repeat(2) + 'x'.padStart(3, '-') + 'x'.padEnd(2)",
+            json!("abab--xx "),
+        ),
+        (
+            "[3, 1, 10, undefined, 2].sort()",
+            json!([1, 10, 2, 3, null]),
+        ),
+        ("[3, 1, 10].toSorted((a, b) => a - b)", json!([1, 3, 10])),
+        ("[1, [2, [3, [4]]]].flat(2)", json!([1, 2, 3, [4]])),
+        ("[1, 2].flatMap((x) => [x, [x]])", json!([1, [1], 2, [2]])),
+        ("[1].concat([2], 3, [[4]])", json!([1, 2, 3, [4]])),
+        ("[1, null, 2].join('-') + [1, [2, 3]]", json!("1--21,2,3")),
+        ("Array.prototype.slice.call('abc', 1)", json!(["b", "c"])),
+        (
+            "(function () { return Array.prototype.slice.call(arguments, 1) })(1, 2)",
+            json!([2]),
+        ),
+        ("Array.from({ length: 2 }, (_, i) => i)", json!([0, 1])),
+        (
+            "Array(3).length + new Array(1, 2).length + Array.of(7).length",
+            json!(6),
+        ),
+        (
+            "new RegExp('A', 'i').test('a') && RegExp(/x/) instanceof RegExp",
+            json!(true),
+        ),
+        (
+            "new RegExp(/a/g, 'i').flags + /a/y.constructor.name",
+            json!("iRegExp"),
+        ),
+        ("[...new Set([1, 2]).union(new Set([3]))]", json!([1, 2, 3])),
+        ("new Set([1]).isSubsetOf(new Map([[1, 2]]))", json!(true)),
+        (
+            "[...[1, 2, 3].values().drop(1).map((x) => x * 2)]",
+            json!([4, 6]),
+        ),
+        ("String.raw`a${1}\\n`", json!("a1\\n")),
+        (
+            "JSON.stringify({ a: 1, b: [undefined, NaN] })",
+            json!("{\"a\":1,\"b\":[null,null]}"),
+        ),
+        ("JSON.parse('[1]', (k, v) => v === 1 ? 2 : v)", json!([2])),
+        (
+            "'e\\u0301'.normalize('NFC').length + 'a'.localeCompare('b')",
+            json!(0),
+        ),
+        ("class extends Array {}.name", json!("")),
+        (
+            "Object.prototype.toString.call(new Date()) + typeof Date()",
+            json!("[object Date]string"),
+        ),
+    ] {
+        assert_eq!(function(&format!("return {code}")).f(), expected, "{code}");
+    }
+}
+
 #[test]
 fn code_from_text_is_not_run() {
     for attempt in [
@@ -161,6 +241,18 @@ fn promises_are_refused_and_their_jobs_never_run() {
     assert!(world.isolate.must_recycle(), "a job waits");
     let mut world = function("import('x').catch(() => 0); return 2");
     assert_eq!(world.f(), 2);
+}
+
+#[test]
+fn nothing_is_declared_by_a_handler() {
+    let source = "import { mutation, table } from '@flower/sdk';
+        export const f = mutation({}, () => { table('late', {}); });";
+    let error = world(source).fails("f", json!({}));
+    assert!(
+        error.detail.contains("while the module loads"),
+        "{}",
+        error.detail
+    );
 }
 
 #[test]

@@ -20,26 +20,84 @@ export const f = mutation({}, (tx) => {
   return { found, sorted: [...ids].sort().length, n: tx.rows.byN.range({ n: 9 }).count() };
 });";
 
+/// Lets the nth allocation and all later ones fail, until there are not so many: for each of
+/// the first ns, later for some.
+fn fail_everywhere(mut run: impl FnMut(u64) -> bool) -> u64 {
+    let (mut n, mut failed) = (0, 0);
+    while run(n) {
+        failed += 1;
+        n += 1 + n / 12;
+        assert!(n < 1_000_000, "it never ends well");
+    }
+    failed
+}
+
 #[test]
 fn any_allocation_may_fail() {
-    let mut failed = 0;
-    for n in 0..400 {
+    let failed = fail_everywhere(|n| {
         let mut world = world(BUSY);
         world.isolate.meter().fail_from(Some(n));
         let result = world.mutate_raw("f", "{}");
-        world.isolate.meter().fail_from(None);
-        if result.is_ok() {
-            break;
+        let meter = world.isolate.meter_handle();
+        meter.fail_from(None);
+        let failed = result.is_err();
+        if failed {
+            assert_eq!(
+                problem(result).setting.as_deref(),
+                Some("FLOWER_LIMIT_HEAP"),
+                "{n}"
+            );
+            assert!(world.isolate.must_recycle());
         }
-        failed += 1;
+        drop(world.isolate);
         assert_eq!(
-            problem(result).setting.as_deref(),
-            Some("FLOWER_LIMIT_HEAP"),
-            "{n}"
+            meter.heap(),
+            0,
+            "every byte comes back after failing at {n}"
         );
-        assert!(world.isolate.must_recycle());
-    }
+        failed
+    });
     assert!(failed > 5, "only {failed} allocations could fail");
+}
+
+/// Scripts that need large blocks, which QuickJS allocates one by one.
+const GREEDY: &[&str] = &[
+    "return JSON.stringify(JSON.parse('[' + '{\"a\":[1,\"x\"]},'.repeat(3000) + '1]'))",
+    "return 'ab'.repeat(9000).split('b').sort().join('-').replaceAll('a', 'xyz').toUpperCase()",
+    "return 'abc'.repeat(3000).replace(/b(c)/g, (m, x) => x + x).match(/(?:c+)a?/g).length",
+    "return `${(3n ** 50000n) * (7n ** 9000n) % 1000007n}`",
+    "class A { #x = 1; get x() { return this.#x } } \
+     return new Array(5000).fill(0).map(() => new A()).reduce((n, a) => n + a.x, 0)",
+    "const m = new Map(), s = new Set(); for (let i = 0; i < 5000; i++) { m.set(`k${i}`, i); s.add({}) } \
+     return [...m.entries()].flat().length + s.size",
+    "function* g(n) { if (n > 0) { yield n; yield* g(n - 1) } } return [...g(40)].length",
+    "const o = {}; for (let i = 0; i < 3000; i++) o[`k${i}`] = { i, o: [i] }; \
+     return Object.entries({ ...o }).map(([k, v]) => k + v.i).join().length",
+    "try { null.x } catch (e) { return e.stack.length + new Error('x'.repeat(9999)).message.length }",
+    "return 'e\\u0301'.repeat(5000).normalize('NFC').length + encodeURIComponent('\\u00e9'.repeat(9000)).length",
+    "const a = []; for (let i = 0; i < 3000; i++) a.push(() => a); return a.length",
+    "return [...'x'.repeat(5000)].map((x, i) => new Date(i).toISOString()).length",
+];
+
+#[test]
+fn any_large_allocation_may_fail() {
+    for body in GREEDY {
+        println!("{body}");
+        fail_everywhere(|n| {
+            let mut world = function(body);
+            world.isolate.meter().fail_from(Some(n));
+            let failed = world.mutate_raw("f", "{}").is_err();
+            let meter = world.isolate.meter_handle();
+            meter.fail_from(None);
+            drop(world.isolate);
+            assert_eq!(
+                meter.heap(),
+                0,
+                "every byte comes back after failing at {n}"
+            );
+            failed
+        });
+    }
 }
 
 #[test]

@@ -17,108 +17,110 @@ fn with_sdk(body: &str) -> String {
     format!("import {{ table, t, query, mutation, fault }} from '@flower/sdk';\n{body}")
 }
 
+/// Bundles without their import of the SDK, and what the refusal says.
+const BUNDLES: &[(&str, &str)] = &[
+    ("export const x = ;", "SyntaxError"),
+    ("export const x = 1;", "exports no functions"),
+    (
+        "import y from './y.js'; export const q = query({}, () => y);",
+        "npx esbuild app.js",
+    ),
+    (
+        "import y from 'lodash'; export const q = query({}, () => y);",
+        "'lodash'",
+    ),
+    ("throw new Error('at load');", "at load"),
+    (
+        "await Promise.resolve(); export const q = query({}, () => 1);",
+        "awaits",
+    ),
+    (
+        "for (;;) {} export const q = query({}, () => 1);",
+        "FLOWER_LIMIT_GAS",
+    ),
+    (
+        "const a = []; for (;;) a.push('x'.repeat(9999) + a.length);",
+        "FLOWER_LIMIT_",
+    ),
+    ("export const q = query({}, async () => 1);", "'q' is async"),
+    (
+        "export const q = query({}, function* () {});",
+        "a generator",
+    ),
+    ("export default query({}, () => 1);", "needs a name"),
+    (
+        "export const q = query({ arg: {} }, () => 1);",
+        "does not know 'arg'",
+    ),
+    (
+        "export const q = query({ args: { x: 1 } }, () => 1);",
+        "args.x is not a type",
+    ),
+    (
+        "export const q = query({ args: t.int() }, () => 1);",
+        "must be an object of types",
+    ),
+    (
+        "export const q = query({ errors: { x: 200 } }, () => 1);",
+        "status 200",
+    ),
+    (
+        "export const q = query({ errors: { 'No!': 400 } }, () => 1);",
+        "lower-case",
+    ),
+    (
+        "export const q = query({ args: { x: t.id('no') } }, () => 1);",
+        "not declared",
+    ),
+    (
+        "export const q = query({ args: { x: t.int(3, 1) } }, () => 1);",
+        "allows no number",
+    ),
+    (
+        "export const q = query({ args: { x: t.int('a') } }, () => 1);",
+        "malformed",
+    ),
+    ("table('a b', {}); ", "not a name for a table"),
+    ("table('now', {}); ", "db has that name"),
+    ("table('a', {}); table('a', {});", "declared twice"),
+    ("table('a', { id: t.int() });", "has an id already"),
+    (
+        "table('a', { x: t.int() }, { index: {} });",
+        "does not know 'index'",
+    ),
+    (
+        "table('a', { x: t.int() }, { indexes: { all: ['x'] } });",
+        "db has that name",
+    ),
+    (
+        "table('a', { x: t.int() }, { indexes: { i: ['y'] } });",
+        "no field 'y'",
+    ),
+    (
+        "table('a', { x: t.json() }, { indexes: { i: ['x'] } });",
+        "have no order",
+    ),
+    (
+        "table('a', { x: t.int() }, { indexes: { i: ['x', 'x'] } });",
+        "names 'x' twice",
+    ),
+    (
+        "table('a', { x: t.int() }, { indexes: { i: [] } });",
+        "1 to 16 fields",
+    ),
+    (
+        "table('a', { x: t.int() }, { indexes: { i: 'x' } });",
+        "list of field names",
+    ),
+    ("table('a', { x: t.oneOf() });", "at least one text"),
+];
+
 #[test]
 fn bundles_are_refused_with_the_reason() {
     let fine = "export const q = query({}, () => 1);";
-    let cases = [
-        ("export const x = ;", "SyntaxError"),
-        ("export const x = 1;", "exports no functions"),
-        (
-            "import y from './y.js'; export const q = query({}, () => y);",
-            "npx esbuild app.js",
-        ),
-        (
-            "import y from 'lodash'; export const q = query({}, () => y);",
-            "'lodash'",
-        ),
-        ("throw new Error('at load');", "at load"),
-        (
-            "await Promise.resolve(); export const q = query({}, () => 1);",
-            "awaits",
-        ),
-        (
-            "for (;;) {} export const q = query({}, () => 1);",
-            "FLOWER_LIMIT_GAS",
-        ),
-        (
-            "const a = []; for (;;) a.push('x'.repeat(9999) + a.length);",
-            "FLOWER_LIMIT_",
-        ),
-        ("export const q = query({}, async () => 1);", "'q' is async"),
-        (
-            "export const q = query({}, function* () {});",
-            "a generator",
-        ),
-        ("export default query({}, () => 1);", "needs a name"),
-        (
-            "export const q = query({ arg: {} }, () => 1);",
-            "does not know 'arg'",
-        ),
-        (
-            "export const q = query({ args: { x: 1 } }, () => 1);",
-            "args.x is not a type",
-        ),
-        (
-            "export const q = query({ args: t.int() }, () => 1);",
-            "must be an object of types",
-        ),
-        (
-            "export const q = query({ errors: { x: 200 } }, () => 1);",
-            "status 200",
-        ),
-        (
-            "export const q = query({ errors: { 'No!': 400 } }, () => 1);",
-            "lower-case",
-        ),
-        (
-            "export const q = query({ args: { x: t.id('no') } }, () => 1);",
-            "not declared",
-        ),
-        (
-            "export const q = query({ args: { x: t.int(3, 1) } }, () => 1);",
-            "allows no number",
-        ),
-        (
-            "export const q = query({ args: { x: t.int('a') } }, () => 1);",
-            "malformed",
-        ),
-        ("table('a b', {}); ", "not a name for a table"),
-        ("table('now', {}); ", "db has that name"),
-        ("table('a', {}); table('a', {});", "declared twice"),
-        ("table('a', { id: t.int() });", "has an id already"),
-        (
-            "table('a', { x: t.int() }, { index: {} });",
-            "does not know 'index'",
-        ),
-        (
-            "table('a', { x: t.int() }, { indexes: { all: ['x'] } });",
-            "db has that name",
-        ),
-        (
-            "table('a', { x: t.int() }, { indexes: { i: ['y'] } });",
-            "no field 'y'",
-        ),
-        (
-            "table('a', { x: t.json() }, { indexes: { i: ['x'] } });",
-            "have no order",
-        ),
-        (
-            "table('a', { x: t.int() }, { indexes: { i: ['x', 'x'] } });",
-            "names 'x' twice",
-        ),
-        (
-            "table('a', { x: t.int() }, { indexes: { i: [] } });",
-            "1 to 16 fields",
-        ),
-        (
-            "table('a', { x: t.int() }, { indexes: { i: 'x' } });",
-            "list of field names",
-        ),
-        ("table('a', { x: t.oneOf() });", "at least one text"),
-    ];
-    for (body, expected) in cases {
+    for (body, expected) in BUNDLES {
         let body = if body.contains("query(") || body.contains("= ;") || body.contains("x = 1;") {
-            body.to_owned()
+            (*body).to_owned()
         } else {
             format!("{body}\n{fine}")
         };
@@ -128,7 +130,7 @@ fn bundles_are_refused_with_the_reason() {
             "{body}\n  expected: {expected}\n  got: {why}"
         );
     }
-    let large = " ".repeat(flower_api::limits::BUNDLE_BYTES as usize + 1);
+    let large = " ".repeat(2 * flower_api::limits::BUNDLE_BYTES as usize + 1);
     assert!(why_not(&large).contains("FLOWER_LIMIT_BUNDLE"));
 }
 
