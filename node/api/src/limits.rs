@@ -8,29 +8,29 @@ pub const MIB: u64 = 1 << 20;
 /// One gibibyte.
 pub const GIB: u64 = 1 << 30;
 
-/// Arguments of a call (`limits.args`).
+/// Arguments of a call (`FLOWER_LIMIT_ARGS`).
 pub const ARGS_BYTES: u64 = MIB;
-/// Result of a call (`limits.result`).
+/// Result of a call (`FLOWER_LIMIT_RESULT`).
 pub const RESULT_BYTES: u64 = 8 * MIB;
 /// A larger result is not kept in the receipt; the receipt says so.
 pub const RECEIPT_RESULT_BYTES: u64 = 64 * KIB;
-/// One record (`limits.record`). redb copies large values with their neighbours.
+/// One record (`FLOWER_LIMIT_RECORD`). redb copies large values with their neighbours.
 pub const RECORD_BYTES: u64 = 256 * KIB;
 /// Encoded index or record key.
 pub const KEY_BYTES: u64 = 4 * KIB;
-/// A bundle (`limits.bundle`).
+/// A bundle (`FLOWER_LIMIT_BUNDLE`).
 pub const BUNDLE_BYTES: u64 = 8 * MIB;
 /// A bundle that fits a ConfigMap.
 pub const CONFIG_MAP_BUNDLE_BYTES: u64 = 900 * KIB;
-/// Rows read by one call (`limits.rowsRead`).
+/// Rows read by one call (`FLOWER_LIMIT_ROWS_READ`).
 pub const ROWS_READ: u64 = 32_000;
-/// Rows written by one mutation (`limits.rowsWritten`).
+/// Rows written by one mutation (`FLOWER_LIMIT_ROWS_WRITTEN`).
 pub const ROWS_WRITTEN: u64 = 16_000;
-/// Bytes read by one call (`limits.bytesRead`).
+/// Bytes read by one call (`FLOWER_LIMIT_BYTES_READ`).
 pub const BYTES_READ: u64 = 16 * MIB;
-/// Bytes of one mutation's patch (`limits.bytesWritten`).
+/// Bytes of one mutation's patch (`FLOWER_LIMIT_BYTES_WRITTEN`).
 pub const PATCH_BYTES: u64 = 16 * MIB;
-/// Ranges opened by one call (`limits.ranges`).
+/// Ranges opened by one call (`FLOWER_LIMIT_RANGES`).
 pub const RANGES: u64 = 4_096;
 /// A batch (one log entry) is closed at this size.
 pub const BATCH_BYTES: u64 = MIB;
@@ -38,13 +38,13 @@ pub const BATCH_BYTES: u64 = MIB;
 pub const FRAME_BYTES: u64 = MIB;
 /// Largest message between peers: one entry may hold one patch over the batch size.
 pub const PEER_MESSAGE_BYTES: u64 = 64 * MIB;
-/// JavaScript heap of a worker (`limits.heap`).
+/// JavaScript heap of a worker (`FLOWER_LIMIT_HEAP`).
 pub const HEAP_BYTES: u64 = 32 * MIB;
 /// JavaScript stack.
 pub const STACK_BYTES: u64 = 256 * KIB;
-/// Wall time of one evaluation in milliseconds (`limits.wallMs`).
+/// Wall time of one evaluation in milliseconds (`FLOWER_LIMIT_WALL_MS`).
 pub const WALL_MS: u64 = 1_000;
-/// Interrupts (each about 10,000 operations) of one evaluation (`limits.gas`).
+/// Interrupts (each about 10,000 operations) of one evaluation (`FLOWER_LIMIT_GAS`).
 pub const GAS: u64 = 20_000;
 /// Rows that a new index may be built over inside a deployment.
 pub const INDEX_BUILD_ROWS: u64 = 10_000;
@@ -54,13 +54,13 @@ pub const INDEXES: usize = 32;
 pub const INDEX_FIELDS: usize = 16;
 /// Tables of an application.
 pub const TABLES: usize = 1_000;
-/// Mutations queued at the sequencer (`limits.queue`); more is 429.
+/// Mutations queued at the sequencer (`FLOWER_LIMIT_QUEUE`); more is 429.
 pub const QUEUE: usize = 1_024;
 /// Idempotency key, characters.
 pub const KEY_CHARS: usize = 255;
 /// How long receipts are kept by default, in milliseconds (24 h).
 pub const RECEIPT_RETENTION_MS: u64 = 24 * 3_600 * 1_000;
-/// Announce a snapshot and purge the log after so many bytes (`snapshot.afterLogBytes`).
+/// Announce a snapshot and purge the log after so many bytes (`FLOWER_SNAPSHOT_AFTER_LOG_BYTES`).
 pub const SNAPSHOT_AFTER_LOG_BYTES: u64 = 16 * MIB;
 /// A durable checkpoint after so many applied bytes …
 pub const CHECKPOINT_BYTES: u64 = 4 * MIB;
