@@ -79,7 +79,7 @@ impl Flower {
         self.scene.get("FlowerCluster", &self.name).await
     }
 
-    /// Waits until it is Ready at its newest generation.
+    /// Waits until it is Ready at its newest generation, and runs the application that it names.
     pub async fn ready(&self, limit: Duration) -> Result<Value> {
         wait_for(&format!("{} is Ready", self.name), limit, || async {
             let object = self.object().await?;

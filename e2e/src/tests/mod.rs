@@ -11,6 +11,8 @@ mod grows;
 mod leader_killed;
 mod memory;
 mod metrics;
+mod operator_killed;
+mod operator_quiet;
 mod quarter_hour;
 mod rbac;
 mod refusals;
@@ -41,10 +43,14 @@ pub const ALL: &[Test] = &[
     metrics::TEST,
     refusals::TEST,
     adoption::TEST,
+    operator_killed::ONE,
     set_deleted::TEST,
     scales::TEST,
     restarts::TEST,
     memory::TEST,
     drained::TEST,
+    operator_killed::GROWING,
+    operator_killed::CHANGING,
+    operator_quiet::TEST,
     rbac::TEST,
 ];

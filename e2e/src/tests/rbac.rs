@@ -50,7 +50,7 @@ async fn run(scene: Scene) -> Result<String> {
 }
 
 /// The operator's service account.
-async fn account(cluster: &Cluster) -> Result<String> {
+pub async fn account(cluster: &Cluster) -> Result<String> {
     let deployment = cluster
         .api(OPERATOR_NAMESPACE, "Deployment")
         .get(OPERATOR)
