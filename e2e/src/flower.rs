@@ -89,6 +89,9 @@ impl Flower {
                 object["metadata"]["generation"]
             );
             ensure_condition(&object, "Ready")?;
+            if !object["spec"]["app"].is_null() {
+                ensure_condition(&object, "AppDeployed")?;
+            }
             Ok(object)
         })
         .await
