@@ -264,6 +264,7 @@ fn fence() -> Fence {
         configuration: None,
         uid: String::new(),
         generation: 0,
+        adopt: false,
     }
 }
 
