@@ -147,6 +147,7 @@ fn fence(configuration: Option<flower_api::report::ConfigVersion>) -> Fence {
         configuration,
         uid: String::new(),
         generation: 0,
+        adopt: false,
     }
 }
 
