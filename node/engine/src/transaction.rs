@@ -110,7 +110,7 @@ impl Transaction {
             problem::budget("rows read", limits.rows_read, setting::ROWS_READ)
         } else if cost.bytes_read > limits.bytes_read {
             problem::budget("bytes read", limits.bytes_read, setting::BYTES_READ)
-        } else if cost.rows_read % READS_A_LOOK == 0 && deadline.passed() {
+        } else if cost.rows_read.is_multiple_of(READS_A_LOOK) && deadline.passed() {
             problem::budget("time in ms", limits.wall_ms, setting::WALL_MS)
         } else {
             return Ok(());

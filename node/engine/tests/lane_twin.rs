@@ -55,6 +55,8 @@ fn moves() -> impl Strategy<Value = Vec<Move>> {
     ];
     proptest::collection::vec(one, 1..200)
 }
+/// A mutation that is being evaluated, and the patches that it sees.
+type Preparing = (JobId, Arc<Work>, Drawn, Vec<Arc<flower_engine::Patch>>);
 
 struct World {
     lane: Lane,
@@ -64,7 +66,7 @@ struct World {
     /// Applied state: what the real node keeps in `state.redb`.
     state: Arc<MemoryView>,
     log: VecDeque<(BatchId, Entry, bool)>,
-    preparing: Option<(JobId, Arc<Work>, Drawn, Vec<Arc<flower_engine::Patch>>)>,
+    preparing: Option<Preparing>,
     open: BTreeSet<Ticket>,
     called: BTreeMap<Ticket, (u8, u64)>,
     /// Keys that somebody was told of as done, with the result.
