@@ -85,8 +85,14 @@ impl Lanes for SimLanes {
 impl Drop for SimLanes {
     fn drop(&mut self) {
         let kept: Vec<_> = LOCALS.with_borrow_mut(|all| {
-            let mine: Vec<_> = all.keys().filter(|(w, _)| *w == self.world).copied().collect();
-            mine.into_iter().filter_map(|key| all.remove(&key)).collect()
+            let mine: Vec<_> = all
+                .keys()
+                .filter(|(w, _)| *w == self.world)
+                .copied()
+                .collect();
+            mine.into_iter()
+                .filter_map(|key| all.remove(&key))
+                .collect()
         });
         drop(kept);
     }

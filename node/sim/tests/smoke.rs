@@ -139,7 +139,10 @@ impl World<'_> {
             if let Some(found) = met(&self.nodes) {
                 return found;
             }
-            assert!(self.sim.elapsed() < limit, "two minutes passed without: {what}");
+            assert!(
+                self.sim.elapsed() < limit,
+                "two minutes passed without: {what}"
+            );
             self.sim.step().unwrap_or_else(|e| panic!("{what}: {e}"));
         }
     }
@@ -160,12 +163,19 @@ impl World<'_> {
                 let _ = tell.send(work(env, consensus).await);
             })
         });
-        assert!(self.node(name).commands.send(command).is_ok(), "{name} runs");
+        assert!(
+            self.node(name).commands.send(command).is_ok(),
+            "{name} runs"
+        );
         self.until("a command is done", |_| told.try_recv().ok())
     }
 
     /// The same until it succeeds.
-    fn insist(&mut self, name: &str, work: impl Fn(Consensus) -> Fut<'static, Result<(), Problem>> + Send + Sync + 'static) {
+    fn insist(
+        &mut self,
+        name: &str,
+        work: impl Fn(Consensus) -> Fut<'static, Result<(), Problem>> + Send + Sync + 'static,
+    ) {
         let work = Arc::new(work);
         loop {
             let again = work.clone();
@@ -202,8 +212,10 @@ impl World<'_> {
             address: address("a"),
             size: 3,
         };
-        self.on("a", move |_, consensus| async move { consensus.bootstrap(&call).await })
-            .unwrap();
+        self.on("a", move |_, consensus| async move {
+            consensus.bootstrap(&call).await
+        })
+        .unwrap();
         assert_eq!(self.leader(), "a");
         for name in ["b", "c"] {
             let member = self.member(name);
@@ -277,7 +289,11 @@ async fn write(env: Env, consensus: Consensus, n: u64) -> bool {
         return false;
     };
     let mut patch = PatchBuilder::new();
-    patch.put(Space::Data, n.to_be_bytes().to_vec(), n.to_be_bytes().to_vec());
+    patch.put(
+        Space::Data,
+        n.to_be_bytes().to_vec(),
+        n.to_be_bytes().to_vec(),
+    );
     let entry = Entry {
         kind: EntryKind::Mutations,
         revision: Revision(n),
@@ -286,7 +302,10 @@ async fn write(env: Env, consensus: Consensus, n: u64) -> bool {
     };
     let deadline = env.clock.mono() + Duration::from_secs(5);
     match consensus.propose(&lead, entry, deadline).await {
-        Ok(proposal) => matches!(env.until(deadline, proposal.applied.wait()).await, Some(Ok(_))),
+        Ok(proposal) => matches!(
+            env.until(deadline, proposal.applied.wait()).await,
+            Some(Ok(_))
+        ),
         Err(_) => false,
     }
 }

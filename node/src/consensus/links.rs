@@ -36,6 +36,8 @@ pub(crate) const CONNECT_LIMIT: Duration = Duration::from_secs(2);
 const STUCK_LIMIT: Duration = Duration::from_secs(5);
 /// A link that is not used is closed.
 const IDLE_LIMIT: Duration = Duration::from_secs(30);
+/// After a failed attempt to connect nobody dials for this long.
+const DIAL_PAUSE: Duration = Duration::from_millis(200);
 /// Requests that wait to be sent; more are refused.
 const QUEUE: usize = 64;
 
@@ -179,6 +181,7 @@ impl Links {
             address,
             purpose,
             open: None,
+            failed: None,
         };
         self.env.tasks.spawn_brief("link", run.run(calls));
         queued
@@ -252,6 +255,8 @@ struct Runner {
     address: String,
     purpose: Purpose,
     open: Option<Open>,
+    /// The last attempt to connect, if it failed.
+    failed: Option<(Mono, CallError)>,
 }
 
 /// A connection with its requests under way.
@@ -287,21 +292,39 @@ impl Runner {
                 continue;
             }
             self.drop_dead();
-            if self.open.is_none() {
-                match self
-                    .links
-                    .connect(self.member, &self.address, self.purpose)
-                    .await
-                {
-                    Ok(stream) => self.open = Some(self.start(stream)),
-                    Err(error) => {
-                        tracing::debug!(%error, purpose = ?self.purpose, "no link");
-                        let _ = call.reply.send(Err(error));
-                        continue;
-                    }
-                }
+            if let Err(error) = self.connect().await {
+                let _ = call.reply.send(Err(error));
+                continue;
             }
             self.send(call).await;
+        }
+    }
+
+    async fn connect(&mut self) -> Result<(), CallError> {
+        if self.open.is_some() {
+            return Ok(());
+        }
+        let clock = self.links.env.clock.clone();
+        if let Some((at, error)) = &self.failed
+            && clock.mono() - *at < DIAL_PAUSE
+        {
+            return Err(error.clone());
+        }
+        let dialled = self
+            .links
+            .connect(self.member, &self.address, self.purpose)
+            .await;
+        match dialled {
+            Ok(stream) => {
+                self.failed = None;
+                self.open = Some(self.start(stream));
+                Ok(())
+            }
+            Err(error) => {
+                tracing::debug!(%error, purpose = ?self.purpose, "no link");
+                self.failed = Some((clock.mono(), error.clone()));
+                Err(error)
+            }
         }
     }
 

@@ -2,7 +2,13 @@
 //! one, and hands their requests to the consensus library. Whatever is malformed, too large or
 //! too slow ends its connection and nothing else.
 
-use std::{io, net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    io,
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+    time::Duration,
+};
 
 use flower_api::limits;
 use flower_store::LogRecord;
@@ -14,6 +20,7 @@ use openraft::{
         VoteRequest,
     },
 };
+use parking_lot::Mutex;
 use tokio::{io::ReadHalf, io::WriteHalf, sync::Semaphore};
 
 use super::{
@@ -26,12 +33,16 @@ use super::{
     types::{WireVote, decode, encode, entry, log_id, position},
     wire::{AppendAnswer, Purpose, Request, Response, TransferRefusal, read_frame, write_frame},
 };
-use crate::env::{Env, Fatal, Listener};
+use crate::env::{Env, Fatal, Listener, Mono};
 
 /// Connections at once; more wait in the system's queue.
 const CONNECTIONS: usize = 256;
 /// A connection over which nothing is asked is closed.
 const IDLE_LIMIT: Duration = Duration::from_secs(60);
+/// The same peer's same refusal is told at most this often …
+const COMPLAIN_EVERY: Duration = Duration::from_secs(30);
+/// … and so many of them at once.
+const COMPLAINTS: usize = 64;
 /// After a failed accept (no file descriptors, most likely).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -43,7 +54,11 @@ pub(crate) struct Server {
     pub(crate) links: Arc<Links>,
     pub(crate) space: Space,
     pub(crate) receiving: Arc<tokio::sync::Mutex<()>>,
+    pub(crate) complaints: Arc<Complaints>,
 }
+
+/// Who was refused lately, why, and when that was first said.
+pub(crate) type Complaints = Mutex<BTreeMap<(IpAddr, String), Mono>>;
 
 impl Server {
     /// Accepts until the node stops.
@@ -87,11 +102,11 @@ impl Server {
         let hello = match self.env.within(CONNECT_LIMIT, handshake).await {
             Some(Ok(hello)) => hello,
             Some(Err(error)) => {
-                tracing::warn!(%from, %error, "a peer was not let in");
+                self.complain(from, &error.to_string());
                 return;
             }
             None => {
-                tracing::warn!(%from, "a peer was not let in: it did not greet in time");
+                self.complain(from, "it did not greet in time");
                 return;
             }
         };
@@ -105,6 +120,21 @@ impl Server {
             if error.kind() == io::ErrorKind::InvalidData {
                 tracing::warn!(peer = %hello.sender, %from, %error, "a peer's message makes no sense; the connection is dropped");
             }
+        }
+    }
+
+    /// Says why a peer was not let in, but not ten times a second.
+    fn complain(&self, from: SocketAddr, why: &str) {
+        let now = self.env.clock.mono();
+        let mut complaints = self.complaints.lock();
+        complaints.retain(|_, at| now - *at < COMPLAIN_EVERY);
+        let key = (from.ip(), why.to_owned());
+        let news = complaints.len() < COMPLAINTS && !complaints.contains_key(&key);
+        if news {
+            complaints.insert(key, now);
+            tracing::warn!(%from, why, "a peer was not let in");
+        } else {
+            tracing::debug!(%from, why, "a peer was not let in");
         }
     }
 

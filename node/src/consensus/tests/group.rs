@@ -341,7 +341,10 @@ async fn a_learner_behind_the_purged_log_receives_exactly_one_image() {
     for n in 1..=200 {
         first.try_write(n, 4 << 10).await.unwrap();
     }
-    until("the log is purged", || first.consensus().report().positions.purged > 0).await;
+    until("the log is purged", || {
+        first.consensus().report().positions.purged > 0
+    })
+    .await;
     let term = first.consensus().report().term;
     let new = Running::fresh().await;
     add(&first, &new).await;
@@ -353,7 +356,10 @@ async fn a_learner_behind_the_purged_log_receives_exactly_one_image() {
     same_state(&nodes).await;
     let (sent, received) = (nodes[0].consensus().report(), nodes[1].consensus().report());
     assert_eq!((sent.images_sent, received.images_received), (1, 1));
-    assert_eq!(sent.term, term, "an image must not cost the leader its term");
+    assert_eq!(
+        sent.term, term,
+        "an image must not cost the leader its term"
+    );
     assert!((1..=260).all(|n| nodes[1].reads(n)));
     // The image is durable: the member restarts from it and its log.
     let [first, new] = nodes;
