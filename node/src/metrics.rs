@@ -2,6 +2,8 @@
 //! happen; everything else is read from the report and the stores when it is asked for. What
 //! this host cannot know is absent, never 0; counters start at 0.
 
+use std::time::Duration;
+
 use flower_api::report::Report;
 use prometheus::{
     Encoder, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGaugeVec, Opts,
@@ -196,6 +198,24 @@ impl Metrics {
             tracing::error!(%why, "metrics cannot be written");
         }
         String::from_utf8_lossy(&text).into_owned()
+    }
+}
+
+impl crate::env::Probe for Metrics {
+    fn log_flushed(&self, took: Duration) {
+        self.log_flush(took.as_secs_f64());
+    }
+    fn checkpointed(&self, took: Duration) {
+        self.checkpoint(took.as_secs_f64());
+    }
+    fn leader_changed(&self) {
+        Self::leader_changed(self);
+    }
+    fn image_sent(&self, bytes: u64, took: Duration) {
+        self.image(Direction::Sent, bytes, took.as_secs_f64());
+    }
+    fn image_received(&self, bytes: u64, took: Duration) {
+        self.image(Direction::Received, bytes, took.as_secs_f64());
     }
 }
 

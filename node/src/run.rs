@@ -58,6 +58,7 @@ impl Running {
     /// # Errors
     /// When a port is taken, the disk fails, or the directory is of another group or version.
     pub async fn start(mut parts: Parts) -> Result<Self, Fatal> {
+        parts.env.probe = parts.metrics.clone();
         let env = &parts.env.clone();
         let front = Front::new(
             env,

@@ -50,8 +50,7 @@ fn settings() {
         )
         .unwrap();
     }
-    page += "\nThe error that names a limit as `limits.x` means the setting `FLOWER_LIMIT_X` \
-        (`limits.rowsRead` is `FLOWER_LIMIT_ROWS_READ`).\n\n\
+    page += "\nAn error that comes from a limit names its setting.\n\n\
         ## Variables of the other commands\n\n| Variable | What it is |\n| --- | --- |\n";
     for (name, what) in config::CLI_VARIABLES {
         writeln!(page, "| `{name}` | The {what}. |").unwrap();

@@ -361,7 +361,14 @@ async fn a_group_takes_mutations_when_it_is_formed_and_has_an_application() {
     );
     let metrics = http.admin_get("/metrics").await;
     let text = String::from_utf8_lossy(&metrics.body).into_owned();
-    assert!(text.contains("flower_calls_total"), "{text}");
+    let value = |name: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(name));
+        let value = line.map(|rest| rest.trim().parse::<f64>().unwrap());
+        value.unwrap_or_else(|| panic!("no {name} in {text}"))
+    };
+    assert!(value("flower_log_flush_seconds_count ") >= 1.0);
+    assert!(value("flower_leader_changes_total ") >= 1.0);
+    assert!(value(r#"flower_calls_total{kind="mutation",outcome="ok"} "#) >= 1.0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

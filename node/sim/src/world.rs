@@ -3,7 +3,7 @@
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
 use flower_node::env::{
-    ByteStream, Clock, Env, Fut, Listener, Mono, Net, RealClock, SeedTree, Tasks,
+    ByteStream, Clock, Env, Fut, Listener, Mono, Net, NoProbe, RealClock, SeedTree, Tasks,
 };
 use flower_store::SimDisk;
 use turmoil::net::{TcpListener, TcpStream};
@@ -23,6 +23,7 @@ pub fn env(seeds: &SeedTree, name: &str, disk: &SimDisk) -> Env {
         disk: Arc::new(disk.clone()),
         lanes: Arc::new(SimLanes::new(&seeds)),
         tasks: Tasks::new(),
+        probe: Arc::new(NoProbe),
         seeds,
     }
 }

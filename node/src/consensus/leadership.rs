@@ -128,6 +128,7 @@ impl Follower {
         if metrics.current_leader.is_some() && metrics.current_leader != self.last_leader {
             self.last_leader = metrics.current_leader;
             self.counters.leader_changes.fetch_add(1, Ordering::Relaxed);
+            self.env.probe.leader_changed();
         }
         if metrics.membership_config.get_node(&self.me.0).is_some() {
             self.counters.was_member.store(true, Ordering::Relaxed);

@@ -126,8 +126,10 @@ impl Shared {
             queue.scheduled = false;
             std::mem::take(&mut queue.waiters)
         };
+        let begun = self.env.clock.mono();
         match self.log.flush() {
             Ok(flushed) => {
+                self.env.probe.log_flushed(self.env.clock.mono() - begun);
                 self.flushed.send_replace(Some(flushed));
                 for waiter in waiters {
                     match waiter {

@@ -46,7 +46,8 @@ impl Receiver {
         };
         let start: ImageStart = decode(&start)?;
         answer(write, &ImageAnswer::Taken).await?;
-        tracing::info!(total_bytes = start.total_bytes, "receiving an image");
+        let (begun, total_bytes) = (self.env.clock.mono(), start.total_bytes);
+        tracing::info!(total_bytes, "receiving an image");
         let verified = match self.receive(read, write).await {
             Ok(verified) => verified,
             Err(why) => {
@@ -55,7 +56,11 @@ impl Receiver {
             }
         };
         match self.install(start.vote, verified, write).await? {
-            Ok(vote) => answer(write, &ImageAnswer::Done(vote)).await,
+            Ok(vote) => {
+                let took = self.env.clock.mono() - begun;
+                self.env.probe.image_received(total_bytes, took);
+                answer(write, &ImageAnswer::Done(vote)).await
+            }
             Err(why) => {
                 tracing::warn!(%why, "an image was not installed");
                 answer(write, &ImageAnswer::Failed(why)).await

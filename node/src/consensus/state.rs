@@ -185,7 +185,12 @@ impl StateStore {
         };
         let made = self
             .on_lane(move |shared| {
+                let begun = shared.env.clock.mono();
                 let made = shared.state.lock().checkpoint(log)?;
+                shared
+                    .env
+                    .probe
+                    .checkpointed(shared.env.clock.mono() - begun);
                 shared.dirty_bytes.store(0, Ordering::Relaxed);
                 Ok(made)
             })

@@ -83,6 +83,7 @@ pub(crate) async fn send(
         .one
         .try_acquire()
         .map_err(|_| links.unreachable(member, address, "another image is on its way"))?;
+    let begun = links.env().clock.mono();
     let total_bytes = view.totals().stored_bytes();
     *outgoing.current.lock() = Some((
         member,
@@ -115,6 +116,7 @@ pub(crate) async fn send(
     match done {
         Ok(vote) => {
             outgoing.sent.fetch_add(1, Ordering::Relaxed);
+            env.probe.image_sent(total_bytes, env.clock.mono() - begun);
             tracing::info!(to = %member, "an image was installed");
             Ok(vote)
         }

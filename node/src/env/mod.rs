@@ -4,6 +4,7 @@
 //! The real implementations are in `real`; the simulated ones in `flower-sim`.
 
 mod lanes;
+mod probe;
 mod real;
 mod seeds;
 mod tasks;
@@ -23,6 +24,7 @@ use flower_store::Disk;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 pub use lanes::{Job, LaneGone, LaneId, LaneLocal, Lanes};
+pub use probe::{NoProbe, Probe};
 pub use real::{RealClock, RealLanes, RealNet};
 pub use seeds::SeedTree;
 pub use tasks::{Fatal, Tasks};
@@ -45,6 +47,8 @@ pub struct Env {
     pub lanes: Arc<dyn Lanes>,
     /// Tasks, and how the node ends.
     pub tasks: Tasks,
+    /// Hears of what happens.
+    pub probe: Arc<dyn Probe>,
 }
 
 impl fmt::Debug for Env {
@@ -66,6 +70,7 @@ impl Env {
             disk,
             lanes: Arc::new(RealLanes::new()),
             tasks: Tasks::new(),
+            probe: Arc::new(NoProbe),
         })
     }
 
