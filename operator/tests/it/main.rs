@@ -2,6 +2,7 @@
 
 mod controller;
 mod crd;
+mod docs;
 mod golden;
 mod membership;
 mod plan;
