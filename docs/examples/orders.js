@@ -76,6 +76,9 @@ export const ordersOf = query(
       .page({ cursor, size: size ?? 20 }),
 );
 
+// All customers, in the order in which they were added.
+export const listCustomers = query({ args: {} }, (db) => db.customers.range().take(1000).all());
+
 // The newest orders of all customers.
 export const recent = query({ args: { n: t.int(1, 100).optional() } }, (db, { n }) =>
   db.orders.byTime.range().desc().take(n ?? 10).all(),

@@ -132,6 +132,11 @@ impl Scene {
             )
             .await?;
         }
+        // Nobody waits for a graceful end of what a test leaves.
+        let at_once = DeleteParams::default().grace_period(1);
+        self.api("Pod")
+            .delete_collection(&at_once, &ListParams::default())
+            .await?;
         namespaces
             .delete(&self.namespace, &DeleteParams::default())
             .await?;

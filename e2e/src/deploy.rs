@@ -203,7 +203,7 @@ pub fn try_next(paths: &Paths, example: bool) -> Result<()> {
             "export FLOWER_URL=http://$(kubectl get service orders -o jsonpath='{{.spec.clusterIP}}'):7700"
         );
         println!("flower call addCustomer '{{\"name\": \"Ada\"}}'");
-        println!("flower query customers");
+        println!("flower query listCustomers");
         println!("kubectl get flower orders -o yaml");
         println!("curl -s 'http://127.0.0.1:{PROMETHEUS_PORT}/api/v1/query?query=up'");
     }

@@ -114,7 +114,7 @@ async fn build(wanted: &Wanted, archive: &Path) -> Result<()> {
         base.file(&library.to_string_lossy(), content, 0o755);
     }
     let mut own = Layer::default();
-    let entry = format!("/usr/local/bin/{}", wanted.binary);
+    let entry = format!("/usr/bin/{}", wanted.binary);
     own.file(&entry, std::fs::read(&stripped)?, 0o755);
 
     let labels = json!({
@@ -129,7 +129,7 @@ async fn build(wanted: &Wanted, archive: &Path) -> Result<()> {
         "User": USER,
         "Entrypoint": [entry],
         "WorkingDir": "/",
-        "Env": ["PATH=/usr/local/bin"],
+        "Env": ["PATH=/usr/bin"],
         "Labels": labels,
     });
     write_archive(archive, &tag(wanted.name), &config, &[base, own])

@@ -21,7 +21,7 @@ fn the_manifest_says_what_is_declared() {
     assert_eq!(place.kind, FunctionKind::Mutation);
     assert_eq!(place.errors["no-customer"], 404);
     assert_eq!(manifest.functions["order"].kind, FunctionKind::Query);
-    assert_eq!(manifest.functions.len(), 7);
+    assert_eq!(manifest.functions.len(), 8);
 }
 
 fn item(sku: &str, qty: u64, cents: u64) -> Value {
@@ -43,6 +43,9 @@ fn orders_are_placed_changed_and_found() {
         placed.windows(2).all(|w| w[0].as_str() < w[1].as_str()),
         "ids in commit order"
     );
+    let people = world.query("listCustomers", json!({}));
+    assert_eq!(people[0]["name"], "Ann");
+    assert_eq!(people.as_array().map(Vec::len), Some(2));
     assert_eq!(world.query("count", json!({})), 5);
     assert_eq!(world.query("count", json!({"customer": ann})), 3);
 
