@@ -259,7 +259,7 @@ fn readers_see_one_coherent_log_while_it_is_rewritten() {
             let (reader, stop) = (log.reader(), stop.clone());
             std::thread::spawn(move || {
                 let mut reads = 0_u64;
-                while !stop.load(Ordering::Relaxed) || reads == 0 {
+                while !stop.load(Ordering::Relaxed) || reads < 2 {
                     let records = reader.get(0..1_000, u64::MAX).unwrap();
                     let steps = records.windows(2);
                     for pair in steps {
