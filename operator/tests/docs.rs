@@ -44,7 +44,10 @@ fn every_field_of_the_spec_is_in_the_reference() {
     assert!(all.len() > 30, "{all:?}");
     let reference = read("docs/reference/flowercluster.md");
     for field in all {
-        assert!(reference.contains(&format!("| `{field}` |")), "{field} is not in the reference");
+        assert!(
+            reference.contains(&format!("| `{field}` |")),
+            "{field} is not in the reference"
+        );
     }
 }
 
