@@ -338,7 +338,7 @@ impl Isolates {
                 .ok_or_else(|| ViewError(format!("deployment {hash} is active and missing")))?;
             let isolate = Isolate::new(deployment, &self.limits).map_err(|why| {
                 let detail = format!("deployment {hash} does not load on this node: {why}");
-                CallError::Refused(internal(detail).into())
+                CallError::Refused(internal(detail))
             })?;
             self.kept = Some((hash.to_owned(), isolate));
         }

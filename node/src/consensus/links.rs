@@ -265,9 +265,12 @@ struct Open {
     waiting: Arc<Waiting>,
 }
 
+/// Since when a request waits, and whom its answer is for.
+type Waiter = (Mono, oneshot::Sender<Result<Response, CallError>>);
+
 #[derive(Default)]
 struct Waiting {
-    replies: Mutex<HashMap<u64, (Mono, oneshot::Sender<Result<Response, CallError>>)>>,
+    replies: Mutex<HashMap<u64, Waiter>>,
     ended: CancellationToken,
     next: AtomicU64,
 }
