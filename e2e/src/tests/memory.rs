@@ -20,7 +20,7 @@ pub const TEST: Test = Test {
     run: |scene| Box::pin(run(scene)),
 };
 
-const LIMIT_MIB: u64 = 256;
+const LIMIT_MIB: u64 = 288;
 /// Bytes of one row's text.
 const ROW: usize = 64 << 10;
 const WRITERS: usize = 8;
