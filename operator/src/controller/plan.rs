@@ -59,13 +59,7 @@ impl Hold {
     }
     /// The desired state is not reached yet, as opposed to: reached, but something is odd.
     pub fn is_progress(&self) -> bool {
-        !matches!(
-            self.reason,
-            Reason::ForeignObject
-                | Reason::Paused
-                | Reason::AuthSecretInvalid
-                | Reason::NewerSpecSeen
-        )
+        !matches!(self.reason, Reason::Paused | Reason::NewerSpecSeen)
     }
 }
 
@@ -234,10 +228,7 @@ fn auth(facts: Facts<'_>) -> Verdict {
     match &facts.observed.auth {
         AuthView::Present(_) => Verdict::Pass,
         // Made by this pass's apply.
-        AuthView::Missing if facts.cluster.generate_auth => Verdict::Wait(Hold::new(
-            Reason::AuthSecretMissing,
-            format!("the Secret {secret} is being generated"),
-        )),
+        AuthView::Missing if facts.cluster.generate_auth => Verdict::Pass,
         AuthView::Missing => Verdict::Block(Hold::new(
             Reason::AuthSecretMissing,
             format!(

@@ -328,7 +328,7 @@ fn replacing() {
         (
             "a silent member is no reason",
             case(Case::healthy(3, 3), |c| c.silent(2)),
-            "nothing",
+            "WaitingForPods",
         ),
         (
             "data is unreadable",
@@ -366,6 +366,13 @@ fn replacing() {
                 c.observed.pods.get_mut(&2).expect("it").terminating = true;
             }),
             "Replacing",
+        ),
+        (
+            "a pod that is restarting is waited for",
+            case(Case::healthy(3, 3), |c| {
+                c.observed.pods.get_mut(&2).expect("it").terminating = true;
+            }),
+            "WaitingForPods",
         ),
         (
             "the newcomer is added after the old one is out",
@@ -430,6 +437,13 @@ fn shrinking() {
                 c.observed.pods.remove(&3);
             }),
             "delete-claim 3",
+        ),
+        (
+            "nor while its pod is going",
+            case(Case::healthy(3, 3), |c| {
+                c.pod(3).terminating = true;
+            }),
+            "Scaling",
         ),
         (
             "not before the StatefulSet is smaller",

@@ -227,28 +227,33 @@ pub fn wanted_voters(facts: Facts<'_>, view: &RaftView) -> usize {
 
 /// Says what is missing when nothing else had anything to say.
 pub fn missing(facts: Facts<'_>, view: &RaftView) -> Verdict {
-    let voters = view.voters();
-    for ordinal in 0..facts.cluster.replicas {
-        let pod = facts.pod(ordinal);
-        let member = view.member_at(ordinal, facts.observed.member(ordinal));
-        if member.is_some_and(|id| voters.contains(&id)) {
-            continue;
-        }
-        let message = match (
-            facts.observed.pods.get(&ordinal),
-            facts.observed.nodes.get(&ordinal),
-        ) {
-            (None, _) => format!("pod {pod} is being made"),
-            (Some(view), None) => view.waiting.as_ref().map_or_else(
-                || format!("pod {pod} has not started"),
-                |why| format!("pod {pod} waits ({why})"),
-            ),
-            (_, Some(NodeView::Unreachable { why })) => {
-                format!("pod {pod} does not answer ({why})")
-            }
-            (_, Some(NodeView::Reported(_))) => format!("pod {pod} is not a voter yet"),
-        };
-        return Verdict::Wait(Hold::new(Reason::WaitingForPods, message));
+    let message = (0..facts.cluster.replicas).find_map(|ordinal| absent(facts, view, ordinal));
+    message.map_or(Verdict::Pass, |message| {
+        Verdict::Wait(Hold::new(Reason::WaitingForPods, message))
+    })
+}
+
+fn absent(facts: Facts<'_>, view: &RaftView, ordinal: Ordinal) -> Option<String> {
+    let name = facts.pod(ordinal);
+    let Some(pod) = facts.observed.pods.get(&ordinal) else {
+        return Some(format!("pod {name} is being made"));
+    };
+    if pod.terminating {
+        return Some(format!("pod {name} is stopping and comes back"));
     }
-    Verdict::Pass
+    match facts.observed.nodes.get(&ordinal) {
+        None => {
+            let why = pod.waiting.as_deref().unwrap_or("it has not started");
+            return Some(format!("pod {name} does not run: {why}"));
+        }
+        Some(NodeView::Unreachable { why }) => {
+            return Some(format!("pod {name} does not answer ({why})"));
+        }
+        Some(NodeView::Reported(_)) => {}
+    }
+    let member = view.member_at(ordinal, facts.observed.member(ordinal));
+    if !member.is_some_and(|id| view.voters().contains(&id)) {
+        return Some(format!("pod {name} is not a voter yet"));
+    }
+    (!pod.ready).then(|| format!("pod {name} is not ready"))
 }
