@@ -68,7 +68,7 @@ fn prepare(args: &DevArgs) -> Result<(Prepared, Option<tempfile::TempDir>), Stri
             (Some(made), path)
         }
     };
-    let filter = std::env::var("FLOWER_LOG").unwrap_or_else(|_| "warn,openraft=error".to_owned());
+    let filter = std::env::var("FLOWER_LOG").unwrap_or_else(|_| "error,openraft=off".to_owned());
     let config = settings(&data, args.port, &filter, &Host::default())?;
     logging::start(config.log_format, &config.log_filter).map_err(|e| e.to_string())?;
     Ok((Prepared::new(config, Host::default())?, folder))

@@ -26,14 +26,20 @@ impl Host {
         Self { root: root.into() }
     }
 
-    /// The text of a small file, given by its absolute path.
+    /// A path that does not begin with `/` is one of the working directory.
+    fn at(&self, path: &Path) -> PathBuf {
+        match path.strip_prefix("/") {
+            Ok(within) => self.root.join(within),
+            Err(_) => path.to_owned(),
+        }
+    }
+
+    /// The text of a small file.
     ///
     /// # Errors
     /// As the file system says.
     pub fn read(&self, path: impl AsRef<Path>) -> io::Result<String> {
-        let path = path.as_ref();
-        let relative = path.strip_prefix("/").unwrap_or(path);
-        std::fs::read_to_string(self.root.join(relative))
+        std::fs::read_to_string(self.at(path.as_ref()))
     }
 
     /// A file with one number; `None` when it is missing or holds something else.
@@ -43,8 +49,7 @@ impl Host {
 
     /// Whether there is a directory.
     pub fn is_dir(&self, path: &Path) -> bool {
-        let relative = path.strip_prefix("/").unwrap_or(path);
-        self.root.join(relative).is_dir()
+        self.at(path).is_dir()
     }
 
     /// The value behind `field` in a file of `field value` lines.
@@ -54,5 +59,19 @@ impl Host {
             let mut words = line.split_ascii_whitespace();
             (words.next()? == field).then(|| words.next()?.parse().ok())?
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_relative_path_is_one_of_the_working_directory() {
+        assert!(
+            Host::default().read("Cargo.toml").is_ok(),
+            "tests run in the crate's folder"
+        );
+        assert!(Host::default().read("/Cargo.toml").is_err());
     }
 }

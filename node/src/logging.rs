@@ -1,6 +1,8 @@
 //! Log lines: JSON in a cluster, text for people. Spans carry `request_id`, `member` and
 //! `revision`; whoever opens a span names them that way.
 
+use std::io::IsTerminal;
+
 use tracing_subscriber::{EnvFilter, fmt, layer::SubscriberExt, util::SubscriberInitExt};
 
 use crate::config::LogFormat;
@@ -24,7 +26,9 @@ pub fn start(format: LogFormat, filter: &str) -> Result<(), BadFilter> {
         filter: filter.to_owned(),
         why: e.to_string(),
     })?;
-    let lines = fmt::layer().with_writer(std::io::stderr);
+    let lines = fmt::layer()
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal());
     let registry = tracing_subscriber::registry().with(filter);
     // A subscriber that is there already (a test's) stays.
     let _kept = match format {

@@ -17,6 +17,7 @@ use flower_engine::{
     lane::{LaneSettings, Mark, Work},
     receipt::{self, IdempotencyKey, Receipt, Scope},
 };
+use flower_store::FileName;
 
 use crate::{
     consensus::Consensus,
@@ -289,49 +290,61 @@ impl Service {
             log_tail_bytes: log.tail_bytes,
             state_file_bytes: state.file_bytes,
             stored_bytes: state.totals.stored_bytes(),
-            log_file_bytes: log.log_bytes,
+            log_file_bytes: self.log_file_bytes().unwrap_or(0),
             receipts: state.receipts,
             plan: self.plan,
             ..Footprint::default()
         })
     }
 
+    /// Size of `raft.redb`; absent when the disk does not say.
+    fn log_file_bytes(&self) -> Option<u64> {
+        self.env.disk.len(FileName::Log).ok().flatten()
+    }
+
     /// What the metrics show and the report does not hold.
     pub fn observed(&self) -> Observed {
-        let (state, log) = (self.consensus.state_stats(), self.consensus.log_stats());
+        let state = self.consensus.state_stats();
+        let log_file = self.log_file_bytes().map(|bytes| FileUse {
+            bytes,
+            ..FileUse::default()
+        });
         Observed {
-            page_caches: vec![(
-                "state",
-                CacheUse {
-                    bytes: state.page_cache.bytes,
-                    hits: state.page_cache.hits,
-                    misses: state.page_cache.misses,
-                    evictions: Some(state.page_cache.evictions),
-                },
-            )],
-            value_cache: Some(CacheUse {
-                bytes: state.value_cache.bytes,
-                hits: state.value_cache.hits,
-                misses: state.value_cache.misses,
-                evictions: None,
-            }),
-            files: vec![
+            page_caches: vec![
                 (
                     "state",
-                    FileUse {
-                        bytes: state.file_bytes,
-                        allocated: state.allocated_bytes,
-                        fragmented: state.fragmented_bytes,
+                    CacheUse {
+                        bytes: state.page_cache.bytes,
+                        hits: Some(state.page_cache.hits),
+                        misses: Some(state.page_cache.misses),
+                        evictions: Some(state.page_cache.evictions),
                     },
                 ),
                 (
                     "raft",
-                    FileUse {
-                        bytes: log.log_bytes,
-                        ..FileUse::default()
+                    CacheUse {
+                        bytes: self.consensus.log_stats().page_cache_bytes,
+                        ..CacheUse::default()
                     },
                 ),
             ],
+            value_cache: Some(CacheUse {
+                bytes: state.value_cache.bytes,
+                hits: Some(state.value_cache.hits),
+                misses: Some(state.value_cache.misses),
+                evictions: None,
+            }),
+            files: vec![(
+                "state",
+                FileUse {
+                    bytes: state.file_bytes,
+                    allocated: state.allocated_bytes,
+                    fragmented: state.fragmented_bytes,
+                },
+            )]
+            .into_iter()
+            .chain(log_file.map(|file| ("raft", file)))
+            .collect(),
             records: Space::ALL
                 .iter()
                 .map(|space| (space.name(), state.totals.records_in(*space)))

@@ -82,6 +82,8 @@ fn judge(attempt: &Result<Answer, NoAnswer>) -> Verdict {
         Ok(problem) if problem.outcome == Outcome::Unknown => Verdict::Unknown(problem.to_string()),
         // The first attempt is still under way: its outcome comes.
         Ok(problem) if problem.code == code::IN_FLIGHT => Verdict::Unknown(problem.to_string()),
+        // Somebody has to deploy first: waiting here would only look stuck.
+        Ok(problem) if problem.code == code::NO_APPLICATION => Verdict::Final(Box::new(problem)),
         Ok(problem) if problem.retryable => Verdict::Again(Box::new(problem)),
         Ok(problem) => Verdict::Final(Box::new(problem)),
         Err(_) => Verdict::Unknown(format!(
@@ -241,6 +243,9 @@ mod tests {
             judge(&answered(429, Some(busy.clone()))),
             Verdict::Again(busy.into())
         );
+        let nothing = problem(503, code::NO_APPLICATION).retryable();
+        let verdict = judge(&answered(503, Some(nothing.clone())));
+        assert_eq!(verdict, Verdict::Final(nothing.into()));
         let unknown = |verdict| matches!(verdict, Verdict::Unknown(_));
         assert!(unknown(judge(&answered(
             504,

@@ -2,6 +2,7 @@
 
 use flower_api::{
     admin::AdminApi,
+    limits,
     report::{Footprint, Report},
     sizing::MemoryPlan,
 };
@@ -83,7 +84,8 @@ fn text(report: &Report) -> String {
 
 fn ratios(now: &Footprint) -> String {
     let stored = now.stored_bytes as f64;
-    if now.stored_bytes == 0 {
+    // The ratios of a few rows only tell how large an empty file is.
+    if now.stored_bytes < limits::MIB {
         return String::new();
     }
     let file = now.state_file_bytes as f64 / stored;

@@ -6,12 +6,15 @@ use std::collections::BTreeMap;
 use flower_api::{
     MemberId,
     admin::{AdminApi, AdminError, Endpoint},
-    report::{Lifecycle, Report, Role},
+    report::{FollowerLag, Lifecycle, Report, Role},
 };
 use serde::Serialize;
 
 use super::{AdminTarget, Failure, Output, print, progress::showing};
 use crate::admin_client::AdminClient;
+
+/// A member that its leader heard of this lately runs.
+const HEARD_MS: u64 = 3_000;
 
 /// The admin API of the member with this peer address: same host, the port above, as the
 /// defaults are.
@@ -68,13 +71,8 @@ fn rows(asked: &Report, answers: &Answers) -> Vec<Row> {
     let leader = leading
         .and_then(|report| report.identity.member)
         .or(asked.leader);
-    let lag = |id: MemberId| {
-        let followers = &leading?.followers;
-        followers
-            .iter()
-            .find(|f| f.member == id)
-            .map(|f| f.lag_entries)
-    };
+    let follower = |id: MemberId| leading?.followers.iter().find(|f| f.member == id);
+    let heard = |f: &FollowerLag| f.contact_ms.is_some_and(|age| age < HEARD_MS);
     let row = |(id, address): (&MemberId, &String)| {
         let answer = answers.get(id);
         let report = answer.and_then(|answer| answer.as_ref().ok());
@@ -87,17 +85,24 @@ fn rows(asked: &Report, answers: &Answers) -> Vec<Row> {
                 (false, true) => "voter",
                 (false, false) => "learner",
             },
-            state: state(*id, answer),
+            state: state(*id, answer, follower(*id).is_some_and(heard)),
             applied: report.map(|r| r.positions.applied),
-            lag_entries: lag(*id),
+            lag_entries: follower(*id).map(|f| f.lag_entries),
             version: report.map(|r| r.identity.version.clone()),
         }
     };
-    configuration.members.iter().map(row).collect()
+    let mut rows: Vec<Row> = configuration.members.iter().map(row).collect();
+    // By name, as StatefulSets number their pods; who did not answer comes last.
+    rows.sort_by_key(|row| (row.name.is_none(), row.name.clone(), row.member));
+    rows
 }
 
-fn state(id: MemberId, answer: Option<&Result<Report, AdminError>>) -> String {
+fn state(id: MemberId, answer: Option<&Result<Report, AdminError>>, heard: bool) -> String {
     match answer {
+        None | Some(Err(AdminError::Unreachable { .. })) if heard => {
+            // Its name may be one that only the cluster's own network knows.
+            "answers its leader".to_owned()
+        }
         None | Some(Err(AdminError::Unreachable { .. })) => "unreachable".to_owned(),
         Some(Err(error)) => error.to_string(),
         // A volume that was lost comes back under another member id.

@@ -5,11 +5,11 @@
 pub struct CacheUse {
     /// Bytes in it.
     pub bytes: u64,
-    /// Found in it since the start.
-    pub hits: u64,
+    /// Found in it since the start; absent, as the next ones, when the cache does not count it.
+    pub hits: Option<u64>,
     /// Not found.
-    pub misses: u64,
-    /// Thrown out; absent when the cache does not count it.
+    pub misses: Option<u64>,
+    /// Thrown out.
     pub evictions: Option<u64>,
 }
 

@@ -144,24 +144,20 @@ fn memory(scrape: &mut Scrape, report: &Report, observed: &Observed) {
     }
     for (file, cache) in &observed.page_caches {
         scrape.set("flower_page_cache_bytes", &[file], cache.bytes as f64);
-        scrape.set("flower_page_cache_hits_total", &[file], cache.hits as f64);
-        scrape.set(
-            "flower_page_cache_misses_total",
-            &[file],
-            cache.misses as f64,
-        );
-        if let Some(evictions) = cache.evictions {
-            scrape.set(
-                "flower_page_cache_evictions_total",
-                &[file],
-                evictions as f64,
-            );
+        for (name, counted) in [
+            ("flower_page_cache_hits_total", cache.hits),
+            ("flower_page_cache_misses_total", cache.misses),
+            ("flower_page_cache_evictions_total", cache.evictions),
+        ] {
+            if let Some(counted) = counted {
+                scrape.set(name, &[file], counted as f64);
+            }
         }
     }
     if let Some(cache) = &observed.value_cache {
         scrape.number("flower_value_cache_bytes", cache.bytes);
-        scrape.number("flower_value_cache_hits_total", cache.hits);
-        scrape.number("flower_value_cache_misses_total", cache.misses);
+        scrape.known("flower_value_cache_hits_total", cache.hits);
+        scrape.known("flower_value_cache_misses_total", cache.misses);
     }
     scrape.number("flower_javascript_heap_bytes", footprint.javascript_bytes);
     scrape.known("flower_javascript_workers_stuck", observed.workers_stuck);

@@ -87,8 +87,8 @@ fn report() -> Report {
 fn observed() -> Observed {
     let cache = CacheUse {
         bytes: 1,
-        hits: 2,
-        misses: 3,
+        hits: Some(2),
+        misses: Some(3),
         evictions: Some(4),
     };
     let file = FileUse {

@@ -97,10 +97,37 @@ fn who_does_not_answer_is_shown() {
     let answers: Answers = [(MemberId(1), Err(gone)), (MemberId(2), Ok(asked.clone()))].into();
     let rows = rows(&asked, &answers);
     assert_eq!(
-        (rows[0].role, rows[0].state.as_str()),
+        (rows[1].role, rows[1].state.as_str()),
         ("leader", "unreachable")
     );
+    assert_eq!((rows[0].role, rows[0].state.as_str()), ("voter", "ready"));
     assert_eq!(rows[3].state, "unreachable", "never asked");
+}
+
+#[test]
+fn who_is_not_reached_from_here_may_answer_its_leader() {
+    let mut asked = report(1, Role::Leader);
+    let follower = |member, contact_ms| FollowerLag {
+        member: MemberId(member),
+        matched: None,
+        lag_entries: 0,
+        contact_ms,
+        image: None,
+    };
+    asked.followers = vec![
+        follower(2, Some(100)),
+        follower(3, Some(60_000)),
+        follower(4, None),
+    ];
+    let answers: Answers = [(MemberId(1), Ok(asked.clone()))].into();
+    let states: Vec<String> = rows(&asked, &answers)
+        .into_iter()
+        .map(|r| r.state)
+        .collect();
+    assert_eq!(
+        states,
+        ["ready", "answers its leader", "unreachable", "unreachable"]
+    );
 }
 
 #[test]
