@@ -6,6 +6,7 @@ use futures::future::BoxFuture;
 use crate::cluster::Scene;
 
 mod adoption;
+mod bad_image;
 mod drained;
 mod grows;
 mod leader_killed;
@@ -42,6 +43,7 @@ pub const ALL: &[Test] = &[
     volume_lost::LEADER,
     metrics::TEST,
     refusals::TEST,
+    bad_image::TEST,
     adoption::TEST,
     operator_killed::ONE,
     set_deleted::TEST,

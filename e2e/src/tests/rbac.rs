@@ -132,6 +132,11 @@ fn audit(cluster: &Cluster, user: &str) -> Result<(BTreeSet<Permission>, BTreeSe
             None => text(&object["resource"]),
         };
         let permission = (text(&object["apiGroup"]), resource, text(&event["verb"]));
+        // An apply that makes the object is a patch in the log, and asks for create as well.
+        if text(&event["verb"]) == "patch" && event["responseStatus"]["code"] == 201 {
+            let (group, resource, _) = permission.clone();
+            used.insert((group, resource, "create".to_owned()));
+        }
         if event["annotations"]["authorization.k8s.io/decision"] == "forbid" {
             refused.insert(permission);
         } else if !object.is_null() {

@@ -339,5 +339,7 @@ fn smoke(seed: u64) {
 
 #[test]
 fn three_nodes_survive_power_cuts_with_the_same_state() {
-    smoke(1);
+    for seed in 1..=8 {
+        smoke(seed);
+    }
 }

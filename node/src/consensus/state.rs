@@ -237,19 +237,16 @@ impl StateStore {
     }
 
     /// The newest state as a snapshot; nothing is pinned until it is asked for.
-    fn snapshot(&self) -> io::Result<Option<SmSnapshotOf<Types, Self>>> {
+    fn snapshot(&self) -> io::Result<SmSnapshotOf<Types, Self>> {
         let view = self.view();
-        let Some(applied) = view.applied() else {
-            return Ok(None);
-        };
         let meta = SnapshotMeta {
-            last_log_id: Some(log_id(applied)),
+            last_log_id: view.applied().map(log_id),
             last_membership: stored_membership(view.membership())?,
         };
-        Ok(Some(Snapshot {
+        Ok(Snapshot {
             meta,
             snapshot: Image::Outgoing(view),
-        }))
+        })
     }
 }
 
@@ -357,8 +354,10 @@ impl RaftStateMachine<Types> for StateStore {
         Ok(())
     }
 
+    /// Absent while nothing has been applied.
     async fn get_current_snapshot(&mut self) -> io::Result<Option<SmSnapshotOf<Types, Self>>> {
-        self.snapshot()
+        let snapshot = self.snapshot()?;
+        Ok(snapshot.meta.last_log_id.is_some().then_some(snapshot))
     }
 }
 
@@ -387,7 +386,6 @@ impl RaftSnapshotBuilder<Types> for StateStore {
     /// A checkpoint and metadata: an image is made only when it is sent.
     async fn build_snapshot(&mut self) -> io::Result<SmSnapshotOf<Types, Self>> {
         self.checkpoint().await?;
-        self.snapshot()?
-            .ok_or_else(|| io::Error::other("nothing has been applied yet"))
+        self.snapshot()
     }
 }

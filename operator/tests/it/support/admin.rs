@@ -2,17 +2,10 @@
 //! at a time, no leader without a quorum, catching up, one life per data directory. Faults are
 //! fields to set; every mutating call is logged.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-};
+use std::collections::{BTreeMap, BTreeSet};
 
-use async_trait::async_trait;
 use flower_api::{
-    admin::{
-        AddLearner, AdminApi, AdminError, Bootstrap, Deploy, Deployed, Done, Endpoint, Fence,
-        OfMember, code,
-    },
+    admin::{AdminError, Done, Fence, code},
     ids::{ClusterId, GroupId, MemberId, Revision},
     report::{
         ConfigVersion, Configuration, DeploymentInfo, Disk, FollowerLag, Footprint, Identity,
@@ -20,8 +13,6 @@ use flower_api::{
     },
     wire::Problem,
 };
-use flower_operator::context::Connect;
-use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
 
 /// One data directory and the process that serves it.
@@ -103,7 +94,7 @@ impl Group {
         }
     }
 
-    fn at(&self, address: &str) -> Option<&Node> {
+    pub(super) fn at(&self, address: &str) -> Option<&Node> {
         self.nodes.get(address).filter(|node| node.up)
     }
 
@@ -116,7 +107,7 @@ impl Group {
             .max_by_key(|known| known.version)
     }
 
-    fn address_of(&self, member: MemberId) -> Option<&String> {
+    pub(super) fn address_of(&self, member: MemberId) -> Option<&String> {
         self.nodes
             .iter()
             .find(|(_, node)| node.member == member)
@@ -158,7 +149,7 @@ impl Group {
         self.replicate();
     }
 
-    fn replicate(&mut self) {
+    pub(super) fn replicate(&mut self) {
         let Some(leader) = self.leader.clone() else {
             return;
         };
@@ -188,70 +179,29 @@ impl Group {
         }
     }
 
-    fn report(&self, address: &str) -> Option<Report> {
+    pub(super) fn report(&self, address: &str) -> Option<Report> {
         let node = self.at(address).filter(|node| node.reachable)?;
         let leads = self.leader.as_deref() == Some(address);
-        let configuration = node.configuration.clone();
-        let known = configuration.as_ref();
+        let known = node.configuration.as_ref();
         let member = known.is_some_and(|known| known.members.contains_key(&node.member));
-        let lifecycle = match (&node.cluster, node.broken) {
-            (_, true) => Lifecycle::Broken,
-            (None, _) => Lifecycle::Uninitialized,
-            (Some(_), _) if member => Lifecycle::Member,
-            (Some(_), _) if known.is_some() => Lifecycle::Removed,
-            (Some(_), _) => Lifecycle::Joining,
-        };
-        let leader = self
-            .leader
-            .as_ref()
-            .and_then(|at| self.at(at))
-            .map(|node| node.member);
+        let leader = self.leader.as_ref().and_then(|at| self.at(at));
         let role = match known {
             _ if leads => Role::Leader,
             Some(known) if known.is_voter(node.member) => Role::Follower,
             Some(_) if member => Role::Learner,
             _ => Role::None,
         };
-        let follower = |id: &MemberId| {
-            let to = self
-                .address_of(*id)
-                .and_then(|at| self.at(at))
-                .filter(|node| !node.broken);
-            FollowerLag {
-                member: *id,
-                matched: to
-                    .filter(|node| node.configuration.is_some())
-                    .map(|node| node.log),
-                lag_entries: self.committed - to.map_or(0, |node| node.log),
-                contact_ms: to.map(|_| 10),
-                image: None,
-            }
-        };
         Some(Report {
-            identity: Identity {
-                cluster: node.cluster.clone(),
-                group: GroupId(0),
-                member: (!node.broken).then_some(node.member),
-                lifecycle,
-                broken: node
-                    .broken
-                    .then(|| "a page has a wrong checksum".to_owned()),
-                version: "0.1.0".to_owned(),
-                name: format!("orders-g0-{}", address.trim_start_matches("10.0.0.")),
-            },
+            identity: identity(node, address, member),
             role,
             term: self.term,
-            leader: leader.filter(|_| member),
+            leader: leader.map(|node| node.member).filter(|_| member),
             quorum_lease: leads,
             followers: known.filter(|_| leads).map_or_else(Vec::new, |known| {
-                known
-                    .members
-                    .keys()
-                    .filter(|id| **id != node.member)
-                    .map(follower)
-                    .collect()
+                let others = known.members.keys().filter(|id| **id != node.member);
+                others.map(|id| self.lag(*id)).collect()
             }),
-            configuration,
+            configuration: node.configuration.clone(),
             positions: Positions {
                 last_log: node.log,
                 committed: node.log,
@@ -273,12 +223,7 @@ impl Group {
             replayed_entries: 0,
             full_repairs: 0,
             state_checksum: format!("{:x}", node.log),
-            footprint: Footprint {
-                resident_bytes: Some(64 << 20),
-                stored_bytes: 1 << 20,
-                state_file_bytes: 3 << 20,
-                ..Footprint::default()
-            },
+            footprint: footprint(),
             disk: Disk {
                 capacity_bytes: 1 << 30,
                 free_bytes: 1 << 29,
@@ -287,7 +232,24 @@ impl Group {
         })
     }
 
-    fn fenced(&mut self, at: &str, fence: &Fence) -> Result<Configuration, AdminError> {
+    /// What the leader knows of another member.
+    fn lag(&self, member: MemberId) -> FollowerLag {
+        let to = self
+            .address_of(member)
+            .and_then(|at| self.at(at))
+            .filter(|node| !node.broken);
+        FollowerLag {
+            member,
+            matched: to
+                .filter(|node| node.configuration.is_some())
+                .map(|node| node.log),
+            lag_entries: self.committed - to.map_or(0, |node| node.log),
+            contact_ms: to.map(|_| 10),
+            image: None,
+        }
+    }
+
+    pub(super) fn fenced(&mut self, at: &str, fence: &Fence) -> Result<Configuration, AdminError> {
         if self.leader.as_deref() != Some(at) {
             return Err(refuse(code::NOT_LEADER, "another node leads"));
         }
@@ -316,7 +278,7 @@ impl Group {
     }
 
     /// Commits a configuration, if the voters of old and new can.
-    fn commit(&mut self, at: &str, mut next: Configuration) -> Result<Done, AdminError> {
+    pub(super) fn commit(&mut self, at: &str, mut next: Configuration) -> Result<Done, AdminError> {
         let old = self.nodes[at]
             .configuration
             .clone()
@@ -360,175 +322,40 @@ impl Group {
     }
 }
 
-fn hash(bundle: &str) -> String {
+fn identity(node: &Node, address: &str, member: bool) -> Identity {
+    let lifecycle = match (&node.cluster, node.broken) {
+        (_, true) => Lifecycle::Broken,
+        (None, _) => Lifecycle::Uninitialized,
+        (Some(_), _) if member => Lifecycle::Member,
+        (Some(_), _) if node.configuration.is_some() => Lifecycle::Removed,
+        (Some(_), _) => Lifecycle::Joining,
+    };
+    Identity {
+        cluster: node.cluster.clone(),
+        group: GroupId(0),
+        member: (!node.broken).then_some(node.member),
+        lifecycle,
+        broken: node
+            .broken
+            .then(|| "a page has a wrong checksum".to_owned()),
+        version: "0.1.0".to_owned(),
+        name: format!("orders-g0-{}", address.trim_start_matches("10.0.0.")),
+    }
+}
+
+fn footprint() -> Footprint {
+    Footprint {
+        resident_bytes: Some(64 << 20),
+        stored_bytes: 1 << 20,
+        state_file_bytes: 3 << 20,
+        ..Footprint::default()
+    }
+}
+
+pub(super) fn hash(bundle: &str) -> String {
     hex::encode(Sha256::digest(bundle.as_bytes()))
 }
 
-fn refuse(code: &str, detail: &str) -> AdminError {
+pub(super) fn refuse(code: &str, detail: &str) -> AdminError {
     AdminError::Refused(Box::new(Problem::new(409, code, "refused", detail)))
-}
-
-/// The fake, shared by clients and test.
-#[derive(Clone, Default)]
-pub struct Fake(pub Arc<Mutex<Group>>);
-
-impl Connect for Fake {
-    fn connect(&self, _: &[String]) -> Arc<dyn AdminApi> {
-        Arc::new(self.clone())
-    }
-}
-
-impl Fake {
-    fn change(
-        &self,
-        at: &Endpoint,
-        what: String,
-        run: impl FnOnce(&mut Group, &str) -> Result<Done, AdminError>,
-    ) -> Result<Done, AdminError> {
-        let mut group = self.0.lock();
-        let address = address(at);
-        let reachable = group.at(&address).is_some_and(|node| node.reachable);
-        if !reachable {
-            return Err(unreachable(at));
-        }
-        let done = run(&mut group, &address)?;
-        group.log.push(what);
-        if std::mem::take(&mut group.lose_next_answer) {
-            return Err(unreachable(at));
-        }
-        Ok(done)
-    }
-}
-
-fn address(at: &Endpoint) -> String {
-    at.0.trim_start_matches("http://")
-        .trim_end_matches(":7702")
-        .to_owned()
-}
-
-fn unreachable(at: &Endpoint) -> AdminError {
-    AdminError::Unreachable {
-        endpoint: at.0.clone(),
-        why: "connection refused".to_owned(),
-    }
-}
-
-#[async_trait]
-impl AdminApi for Fake {
-    async fn identity(&self, at: &Endpoint) -> Result<Identity, AdminError> {
-        Ok(self.report(at).await?.identity)
-    }
-    async fn report(&self, at: &Endpoint) -> Result<Report, AdminError> {
-        self.0
-            .lock()
-            .report(&address(at))
-            .ok_or_else(|| unreachable(at))
-    }
-    async fn bootstrap(&self, at: &Endpoint, call: &Bootstrap) -> Result<Done, AdminError> {
-        self.change(at, format!("bootstrap {}", call.member), |group, at| {
-            let index = group.committed + 1;
-            let node = group.nodes.get_mut(at).expect("reachable");
-            if node.member != call.member {
-                return Err(refuse(code::WRONG_MEMBER, "another member"));
-            }
-            if node.cluster.is_some() {
-                return Err(refuse(code::ALREADY_INITIALIZED, "an identity exists"));
-            }
-            node.cluster = Some(call.cluster.clone());
-            node.formed = call.size == 1;
-            let version = ConfigVersion { term: 1, index };
-            node.configuration = Some(Configuration {
-                version,
-                committed: true,
-                voters: vec![vec![call.member]],
-                members: [(call.member, call.address.clone())].into(),
-            });
-            group.tick();
-            Ok(Done {
-                configuration: Some(version),
-            })
-        })
-    }
-    async fn add_learner(&self, at: &Endpoint, call: &AddLearner) -> Result<Done, AdminError> {
-        self.change(at, format!("add {}", call.member), |group, at| {
-            let mut next = group.fenced(at, &call.fence)?;
-            next.members.insert(call.member, call.address.clone());
-            group.commit(at, next)
-        })
-    }
-    async fn promote(&self, at: &Endpoint, call: &OfMember) -> Result<Done, AdminError> {
-        self.change(at, format!("promote {}", call.member), |group, at| {
-            let mut next = group.fenced(at, &call.fence)?;
-            let learner = group.nodes.values().find(|node| node.member == call.member);
-            if learner.is_none_or(|node| node.log < group.committed) {
-                return Err(refuse(code::NOT_CAUGHT_UP, "it has not caught up"));
-            }
-            next.voters[0].push(call.member);
-            group.commit(at, next)
-        })
-    }
-    async fn remove(&self, at: &Endpoint, call: &OfMember) -> Result<Done, AdminError> {
-        self.change(at, format!("remove {}", call.member), |group, at| {
-            let mut next = group.fenced(at, &call.fence)?;
-            assert_ne!(
-                group.nodes[at].member, call.member,
-                "a leader is asked to remove itself"
-            );
-            next.members.remove(&call.member);
-            next.voters[0].retain(|id| *id != call.member);
-            group.commit(at, next)
-        })
-    }
-    async fn transfer(&self, at: &Endpoint, call: &OfMember) -> Result<Done, AdminError> {
-        self.change(at, format!("transfer {}", call.member), |group, at| {
-            let configuration = group.fenced(at, &call.fence)?;
-            let to = group
-                .address_of(call.member)
-                .filter(|at| group.at(at).is_some_and(|node| !node.broken))
-                .cloned();
-            let Some(to) = to.filter(|_| configuration.is_voter(call.member)) else {
-                return Err(refuse(code::UNSAFE, "it cannot lead"));
-            };
-            group.leader = Some(to);
-            group.term += 1;
-            group.committed += 1;
-            group.replicate();
-            Ok(Done {
-                configuration: Some(configuration.version),
-            })
-        })
-    }
-    async fn formed(&self, at: &Endpoint, fence: &Fence) -> Result<Done, AdminError> {
-        self.change(at, "formed".to_owned(), |group, at| {
-            let configuration = group.fenced(at, fence)?;
-            group.nodes.get_mut(at).expect("the leader").formed = true;
-            group.committed += 1;
-            group.replicate();
-            Ok(Done {
-                configuration: Some(configuration.version),
-            })
-        })
-    }
-    async fn deploy(&self, at: &Endpoint, call: &Deploy) -> Result<Deployed, AdminError> {
-        let source = call.source.clone();
-        self.change(at, "deploy".to_owned(), |group, at| {
-            let configuration = group.fenced(at, &call.fence)?;
-            if source.contains("syntax error") {
-                let problem =
-                    Problem::new(422, code::BAD_BUNDLE, "bad bundle", "line 1: syntax error");
-                return Err(AdminError::Refused(Box::new(problem)));
-            }
-            group.nodes.get_mut(at).expect("the leader").bundle = Some(source);
-            group.committed += 1;
-            group.replicate();
-            Ok(Done {
-                configuration: Some(configuration.version),
-            })
-        })?;
-        Ok(Deployed {
-            hash: hash(&call.source),
-            changed: true,
-            changes: Vec::new(),
-        })
-    }
 }

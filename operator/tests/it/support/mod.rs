@@ -4,6 +4,7 @@
 pub mod admin;
 pub mod apiserver;
 pub mod case;
+pub mod fake;
 pub mod world;
 
 use flower_operator::{

@@ -14,7 +14,7 @@ use flower_operator::{
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::{IMAGE, admin::Fake, apiserver::ApiServer, flower_cluster};
+use super::{IMAGE, apiserver::ApiServer, fake::Fake, flower_cluster};
 
 /// The one cluster of the world.
 pub const NAME: &str = "orders";
