@@ -72,6 +72,15 @@ fn member(node: &TestNode) -> MemberId {
     node.running.service().unwrap().consensus.me().member
 }
 
+/// A client of one node that accepts no failed call.
+async fn forty_bumps(http: support::Http, client: usize) {
+    for i in 0..40 {
+        let key = format!("c{client}-{i}");
+        http.mutate("bump", &key, bump(1)).await.ok();
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn any_node_takes_calls_and_keys_survive_the_leader() {
     let mut nodes = group().await;
@@ -100,16 +109,7 @@ async fn any_node_takes_calls_and_keys_survive_the_leader() {
     // Clients of the followers see no failed call while leadership moves and the old leader
     // stops.
     let clients: Vec<_> = (0..4)
-        .map(|c| {
-            let http = nodes[1 + c % 2].http.clone();
-            tokio::spawn(async move {
-                for i in 0..40 {
-                    let key = format!("c{c}-{i}");
-                    http.mutate("bump", &key, bump(1)).await.ok();
-                    tokio::time::sleep(Duration::from_millis(5)).await;
-                }
-            })
-        })
+        .map(|c| tokio::spawn(forty_bumps(nodes[1 + c % 2].http.clone(), c)))
         .collect();
     let next = member(&nodes[1]);
     step(&nodes[0], path::TRANSFER, &of(next)).await;

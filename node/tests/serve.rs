@@ -371,13 +371,19 @@ async fn a_group_takes_mutations_when_it_is_formed_and_has_an_application() {
     assert!(value(r#"flower_calls_total{kind="mutation",outcome="ok"} "#) >= 1.0);
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn admin_calls_are_fenced_by_owner_and_token() {
+/// A directory with one token of each kind.
+fn token_files() -> tempfile::TempDir {
     let tokens = tempfile::tempdir().unwrap();
     for kind in ["client", "admin", "peer"] {
         let token = format!("{kind}-token-of-the-tests\n");
         std::fs::write(tokens.path().join(kind), token).unwrap();
     }
+    tokens
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn admin_calls_are_fenced_by_owner_and_token() {
+    let tokens = token_files();
     let dir = Arc::new(tempfile::tempdir().unwrap());
     let auth = Tokens::open(Host::default(), tokens.path()).unwrap();
     let node = TestNode::start(dir, quick(), auth).await;
@@ -469,14 +475,10 @@ async fn a_restart_keeps_everything_and_a_stop_finishes_calls() {
     running.stop().await.unwrap();
     env.tasks.ended().await;
     drop(env);
-    let node = loop {
-        // The directory is locked until the last thread has let go.
-        match flower_store::RealDisk::open(dir.path()) {
-            Ok(disk) => break drop(disk),
-            Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
-        }
-    };
-    let () = node;
+    // The directory is locked until the last thread has let go.
+    while flower_store::RealDisk::open(dir.path()).is_err() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
     let node = TestNode::start(dir, quick(), Tokens::off()).await;
     let http = &node.http;
     let after = http.identity().await;
