@@ -16,7 +16,7 @@ pub async fn collect(scene: &Scene, test: &str, error: &anyhow::Error) -> Result
     let folder = target().join("e2e-failures").join(test);
     let _ = std::fs::remove_dir_all(&folder);
     std::fs::create_dir_all(&folder)?;
-    std::fs::write(folder.join("error.txt"), format!("{error:?}\n"))?;
+    std::fs::write(folder.join("error.txt"), format!("{error:#}\n"))?;
     let save = |name: String, args: Vec<String>| {
         let (scene, folder) = (scene.clone(), folder.clone());
         async move {

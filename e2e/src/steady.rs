@@ -155,5 +155,7 @@ fn not_processed(error: &anyhow::Error) -> bool {
         .downcast_ref::<hyper_util::client::legacy::Error>()
         .is_some_and(|error| error.is_connect());
     let said = format!("{error:?}");
-    connect || said.contains("REFUSED_STREAM") || said.contains("Canceled")
+    // After GOAWAY without an error, streams that the server took are finished; the others fail so.
+    let gone = said.contains("GoAway") && said.contains("NO_ERROR, Remote");
+    connect || gone || said.contains("REFUSED_STREAM") || said.contains("Canceled")
 }

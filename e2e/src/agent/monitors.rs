@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::Result;
+use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind, ListParams};
 use kube::{Client, ResourceExt as _};
 use serde_json::{Value, json};
@@ -39,9 +40,11 @@ impl Monitors {
             return Ok(());
         }
         let monitors = self.list("PodMonitor", "podmonitors").await?;
+        let pods: Api<Pod> = Api::all(self.client.clone());
+        let pods = pods.list(&ListParams::default().match_any()).await?.items;
         let jobs: Vec<_> = monitors
             .iter()
-            .flat_map(|monitor| jobs(monitor, &self.paths))
+            .flat_map(|monitor| jobs(monitor, &pods))
             .collect();
         let rules: BTreeMap<_, _> = self
             .list("PrometheusRule", "prometheusrules")
@@ -124,7 +127,7 @@ async fn reload() -> Result<()> {
 }
 
 /// One scrape job for each endpoint of a PodMonitor.
-fn jobs(monitor: &DynamicObject, paths: &Paths) -> Vec<Value> {
+fn jobs(monitor: &DynamicObject, pods: &[Pod]) -> Vec<Value> {
     let spec = &monitor.data["spec"];
     let namespace = monitor.namespace().unwrap_or_default();
     let own = format!("podMonitor/{namespace}/{}", monitor.name_any());
@@ -175,12 +178,7 @@ fn jobs(monitor: &DynamicObject, paths: &Paths) -> Vec<Value> {
             "scrape_timeout": INTERVAL,
             "metrics_path": endpoint["path"].as_str().unwrap_or("/metrics"),
             "scheme": endpoint["scheme"].as_str().unwrap_or("http"),
-            "kubernetes_sd_configs": [{
-                "role": "pod",
-                "kubeconfig_file": paths.kubeconfig("admin"),
-                "namespaces": namespaces(spec, &namespace),
-                "selectors": [{"role": "pod", "label": selector(&spec["selector"])}],
-            }],
+            "static_configs": targets(spec, &namespace, endpoint, pods),
             "relabel_configs": relabel,
             "metric_relabel_configs": metric_relabel,
         })
@@ -188,49 +186,75 @@ fn jobs(monitor: &DynamicObject, paths: &Paths) -> Vec<Value> {
     endpoints.iter().enumerate().map(job).collect()
 }
 
-/// The namespaces that a monitor looks in; its own unless it says otherwise.
-fn namespaces(spec: &Value, own: &str) -> Value {
-    let selector = &spec["namespaceSelector"];
-    if selector["any"] == json!(true) {
-        return json!({"names": []});
+/// The targets of an endpoint. Debian's Prometheus knows no Kubernetes, so the pods are found
+/// here; they carry the labels that its own discovery would give them.
+fn targets(spec: &Value, own: &str, endpoint: &Value, pods: &[Pod]) -> Vec<Value> {
+    let mut targets = Vec::new();
+    for pod in pods.iter().filter(|pod| watched(spec, own, pod)) {
+        let Some(status) = &pod.status else { continue };
+        let Some(address) = &status.pod_ip else {
+            continue;
+        };
+        let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
+        for container in containers {
+            for port in container.ports.iter().flatten() {
+                if endpoint["port"].as_str() != port.name.as_deref() {
+                    continue;
+                }
+                let mut labels = json!({
+                    "__meta_kubernetes_namespace": pod.namespace(),
+                    "__meta_kubernetes_pod_name": pod.name_any(),
+                    "__meta_kubernetes_pod_phase": status.phase,
+                    "__meta_kubernetes_pod_ip": address,
+                    "__meta_kubernetes_pod_container_name": container.name,
+                    "__meta_kubernetes_pod_container_port_name": port.name,
+                });
+                for (name, value) in pod.labels() {
+                    labels[format!("__meta_kubernetes_pod_label_{}", plain(name))] = json!(value);
+                }
+                let target = format!("{address}:{}", port.container_port);
+                targets.push(json!({"targets": [target], "labels": labels}));
+            }
+        }
     }
-    let names = selector["matchNames"]
-        .as_array()
-        .cloned()
-        .unwrap_or_default();
-    if names.is_empty() {
-        json!({"names": [own]})
-    } else {
-        json!({"names": names})
-    }
+    targets
 }
 
-/// A label selector as the API's query language has it.
-fn selector(selector: &Value) -> String {
-    let labels = selector["matchLabels"].as_object().into_iter().flatten();
-    let mut parts: Vec<_> = labels
-        .map(|(key, value)| format!("{key}={}", value.as_str().unwrap_or_default()))
-        .collect();
-    for rule in selector["matchExpressions"]
-        .as_array()
+/// Whether a monitor asks for a pod: by namespace, its own unless it says otherwise, and labels.
+fn watched(spec: &Value, own: &str, pod: &Pod) -> bool {
+    let namespaces = &spec["namespaceSelector"];
+    let names: Vec<_> = texts(&namespaces["matchNames"]).collect();
+    let namespace = pod.namespace().unwrap_or_default();
+    let here = if names.is_empty() {
+        namespace == own
+    } else {
+        names.contains(&namespace.as_str())
+    };
+    let labels = pod.labels();
+    let wanted = spec["selector"]["matchLabels"].as_object();
+    let equal = wanted
         .into_iter()
         .flatten()
-    {
-        let key = rule["key"].as_str().unwrap_or_default();
-        let values: Vec<_> = rule["values"]
-            .as_array()
-            .into_iter()
-            .flatten()
-            .filter_map(Value::as_str)
-            .collect();
-        parts.push(match rule["operator"].as_str() {
-            Some("In") => format!("{key} in ({})", values.join(",")),
-            Some("NotIn") => format!("{key} notin ({})", values.join(",")),
-            Some("DoesNotExist") => format!("!{key}"),
-            _ => key.to_owned(),
-        });
-    }
-    parts.join(",")
+        .all(|(key, value)| labels.get(key).map(String::as_str) == value.as_str());
+    let rules = spec["selector"]["matchExpressions"].as_array();
+    let fits = rules.into_iter().flatten().all(|rule| {
+        let value = rule["key"].as_str().and_then(|key| labels.get(key));
+        let listed = value.is_some_and(|value| texts(&rule["values"]).any(|one| one == value));
+        match rule["operator"].as_str() {
+            Some("In") => listed,
+            Some("NotIn") => !listed,
+            Some("DoesNotExist") => value.is_none(),
+            _ => value.is_some(),
+        }
+    });
+    (here || namespaces["any"] == true) && equal && fits
+}
+
+fn texts(list: &Value) -> impl Iterator<Item = &str> {
+    list.as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_str)
 }
 
 /// A label's name in Prometheus.

@@ -121,7 +121,10 @@ async fn shown(flower: &Flower, words: &[&str]) -> Result<String> {
                 .unwrap_or_default();
             let condition = conditions
                 .iter()
-                .find(|condition| condition["message"].as_str().is_some_and(tells))
+                .find(|condition| {
+                    condition["status"] == "False"
+                        && condition["message"].as_str().is_some_and(tells)
+                })
                 .with_context(|| format!("the conditions say {conditions:?}"))?;
             let of = ListParams::default()
                 .fields(&format!("involvedObject.name={},type=Warning", flower.name));
