@@ -85,6 +85,12 @@ fn useless(facts: Facts<'_>, view: &RaftView, ordinal: Ordinal) -> Option<&'stat
 pub fn leftovers(facts: Facts<'_>, view: &RaftView) -> Verdict {
     let observed = facts.observed;
     let wanted = super::scale::replicas(facts, Some(view));
+    if let Some(ordinal) = observed.pods.keys().find(|ordinal| **ordinal >= wanted) {
+        return Verdict::Wait(Hold::new(
+            Reason::Scaling,
+            format!("pod {} is going", facts.pod(*ordinal)),
+        ));
+    }
     // Before the StatefulSet has the lower number, its pods come back with their claims.
     if observed
         .statefulset_replicas()
