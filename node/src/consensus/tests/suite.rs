@@ -30,6 +30,7 @@ impl StoreBuilder<Types, LogStore, StateStore, tempfile::TempDir> for Builder {
         let env = Env::real(disk).unwrap();
         let log = FlushedLog::new(&env, log);
         let state = StateStore::new(&env, state, log.clone()).await.unwrap();
+        state.forget_log();
         Ok((dir, LogStore::without_state(log), state))
     }
 }
