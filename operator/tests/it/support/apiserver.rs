@@ -200,24 +200,18 @@ impl State {
     }
 
     fn list(&self, key: &str, query: &str) -> (u16, Value) {
-        let wanted: Vec<(String, String)> = form(query)
-            .into_iter()
-            .filter(|(name, _)| name == "labelSelector")
-            .flat_map(|(_, selector)| {
-                let pairs = selector.split(',').map(str::to_owned).collect::<Vec<_>>();
-                pairs.into_iter().filter_map(|one| {
-                    one.split_once('=')
-                        .map(|(k, v)| (k.to_owned(), v.to_owned()))
-                })
-            })
-            .collect();
-        let prefix = format!("{key}/");
+        let wanted = selector(query);
+        // `apps/v1/statefulsets` is the collection in all namespaces.
+        let (group, plural) = key.rsplit_once('/').unwrap_or(("", key));
+        let everywhere = format!("{group}/namespaces/");
+        let of_plural = format!("/{plural}");
         let items: Vec<Value> = self
             .objects
             .iter()
             .filter(|(at, _)| {
-                at.strip_prefix(&prefix)
-                    .is_some_and(|rest| !rest.contains('/'))
+                let (collection, _) = at.rsplit_once('/').unwrap_or_default();
+                let anywhere = at.starts_with(&everywhere) && collection.ends_with(&of_plural);
+                collection == key || anywhere
             })
             .map(|(_, object)| object.clone())
             .filter(|object| {
