@@ -174,6 +174,7 @@ fn jobs(monitor: &DynamicObject, pods: &[Pod]) -> Vec<Value> {
             .collect();
         json!({
             "job_name": format!("{own}/{index}"),
+            "honor_labels": endpoint["honorLabels"].as_bool().unwrap_or(false),
             "scrape_interval": INTERVAL,
             "scrape_timeout": INTERVAL,
             "metrics_path": endpoint["path"].as_str().unwrap_or("/metrics"),
