@@ -174,11 +174,19 @@ fn role(metrics: &RaftMetrics<Types>, configuration: Option<&Configuration>) -> 
 }
 
 fn has_lease(metrics: &RaftMetrics<Types>, limit: Duration) -> bool {
-    metrics.state == ServerState::Leader
-        && metrics
-            .last_quorum_acked
-            .as_ref()
-            .is_some_and(|heard| heard.elapsed() < limit)
+    let heard = metrics.last_quorum_acked.as_ref().map(|at| at.elapsed());
+    metrics.state == ServerState::Leader && in_touch(is_alone(metrics), heard, limit)
+}
+
+/// The only voter is its own quorum. Nobody answers it, so the time of its last answer stands
+/// still while it is idle.
+fn in_touch(alone: bool, heard: Option<Duration>, limit: Duration) -> bool {
+    alone || heard.is_some_and(|age| age < limit)
+}
+
+fn is_alone(metrics: &RaftMetrics<Types>) -> bool {
+    let mut voters = metrics.membership_config.voter_ids();
+    voters.next() == Some(metrics.id) && voters.next().is_none()
 }
 
 /// A member that finds itself in no configuration is joining, unless it has been in one: the
@@ -201,6 +209,20 @@ fn lifecycle(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_leader_is_in_touch_while_a_quorum_answers_or_when_it_is_alone() {
+        let (limit, late) = (Duration::from_secs(1), Duration::from_secs(2));
+        for (alone, heard, expected) in [
+            (true, None, true),
+            (true, Some(late), true),
+            (false, None, false),
+            (false, Some(late), false),
+            (false, Some(limit / 2), true),
+        ] {
+            assert_eq!(in_touch(alone, heard, limit), expected);
+        }
+    }
 
     #[test]
     fn the_life_of_a_directory_follows_from_cluster_and_configuration() {
