@@ -120,6 +120,16 @@ impl Flower {
         Ok(claim.context("the pod has no claim")?.to_owned())
     }
 
+    /// Where the files of a pod's volume are on this machine.
+    pub async fn volume_folder(&self, pod: &str) -> Result<PathBuf> {
+        let claim = self.claim_of(pod).await?;
+        let claim = self.scene.get("PersistentVolumeClaim", &claim).await?;
+        let volume = claim["spec"]["volumeName"]
+            .as_str()
+            .context("the claim has no volume")?;
+        self.scene.cluster.paths.at(format!("mounts/{volume}"))
+    }
+
     /// The pods of the group, by name.
     pub async fn pods(&self) -> Result<Vec<Value>> {
         let all = self.scene.list("Pod", "").await?;

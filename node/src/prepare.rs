@@ -47,15 +47,25 @@ pub fn prepare(
             deployed(planned)
         }
         Work::Mark(wanted) => mark(&*view, wanted),
-        Work::Trim { cutoff_ms, limit } => {
-            let trim = receipt::trim(&*view, *cutoff_ms, *limit)?;
-            let reply = Reply::Trimmed {
-                trimmed: trim.trimmed,
-                next_due_ms: trim.next_due_ms,
-            };
-            Ok(commit(trim.patch, reply))
-        }
+        Work::Trim { cutoff_ms, limit } => trim(&*view, *cutoff_ms, *limit, drawn.now_ms),
     }
+}
+
+/// Deletes receipts whose time is up, and what dropped indexes have left behind.
+fn trim(view: &dyn View, cutoff_ms: u64, limit: usize, now_ms: u64) -> Result<Prepared, ViewError> {
+    let mut trim = receipt::trim(view, cutoff_ms, limit)?;
+    if let Some(leftovers) = deploy::sweep(view, limit)? {
+        for write in leftovers.writes() {
+            trim.patch.delete(write.space, write.key.clone());
+        }
+        // There may be more of them: soon again.
+        trim.next_due_ms = Some(now_ms);
+    }
+    let reply = Reply::Trimmed {
+        trimmed: trim.trimmed,
+        next_due_ms: trim.next_due_ms,
+    };
+    Ok(commit(trim.patch, reply))
 }
 
 fn commit(patch: PatchBuilder, reply: Reply) -> Prepared {
@@ -372,6 +382,42 @@ mod tests {
         }
         let stored = owner(&view).unwrap().unwrap();
         assert_eq!((&stored.uid[..], stored.generation), ("b", 1));
+    }
+
+    #[test]
+    fn a_trim_removes_what_dropped_indexes_left_and_comes_back_soon() {
+        let mut view = MemoryView::default();
+        let manifest = flower_api::manifest::Manifest::default();
+        let planned = deploy::plan_deployment(&view, "", manifest, None, Revision(1)).unwrap();
+        view.apply(&planned.patch);
+        let mut leftovers = PatchBuilder::new();
+        for n in 0..3 {
+            leftovers.put(Space::Index, format!("_\0t\0old.1\0{n}"), &b"12345678"[..]);
+        }
+        view.apply(&leftovers.seal());
+        for left in [1, 0] {
+            let Prepared::Commit { patch, reply } = trim(&view, 0, 2, 77).unwrap() else {
+                panic!("a patch")
+            };
+            view.apply(&patch);
+            let next = Reply::Trimmed {
+                trimmed: 0,
+                next_due_ms: Some(77),
+            };
+            assert_eq!(reply, next);
+            let entries = view.entries().filter(|(s, ..)| *s == Space::Index);
+            assert_eq!(entries.count(), left);
+        }
+        let Prepared::Commit { reply, .. } = trim(&view, 0, 2, 78).unwrap() else {
+            panic!("a patch")
+        };
+        assert!(matches!(
+            reply,
+            Reply::Trimmed {
+                next_due_ms: None,
+                ..
+            }
+        ));
     }
 
     #[test]

@@ -197,22 +197,19 @@ impl Service {
 
     /// Why mutations are refused for want of space, if they are.
     pub fn storage_full(&self) -> Option<Problem> {
-        let disk = self.consensus.disk();
-        (disk.capacity_bytes > 0 && disk.free_bytes < disk.reserve_bytes).then(|| {
-            Problem::new(
-                503,
-                code::STORAGE_FULL,
-                "Storage full",
-                format!(
-                    "the leader's volume has {} MiB free, less than its reserve of {} MiB; \
-                     enlarge it or free space on it. Reads go on",
-                    disk.free_bytes >> 20,
-                    disk.reserve_bytes >> 20
-                ),
-            )
-            .retryable()
-            .setting("storage.size")
-        })
+        let full = self.consensus.without_room();
+        if full.is_empty() {
+            return None;
+        }
+        let members: Vec<String> = full.iter().map(ToString::to_string).collect();
+        let reserve = self.consensus.disk().reserve_bytes >> 20;
+        let detail = format!(
+            "the volumes of members {} have less free than their reserve (the leader's is {reserve} \
+             MiB): enlarge them or free space on them. Reads go on",
+            members.join(", ")
+        );
+        let problem = Problem::new(503, code::STORAGE_FULL, "Storage full", detail);
+        Some(problem.retryable().setting("storage.size"))
     }
 
     /// Who this node is.

@@ -43,7 +43,18 @@ async fn run(scene: Scene) -> Result<String> {
     let after_reads = most_resident(&flower).await?;
 
     let victim = follower(&flower).await?;
+    let restarts = restarts(&flower, &victim).await?;
     flower.kill(&victim).await?;
+    wait_for(
+        "the pod answers again",
+        Duration::from_secs(240),
+        || async {
+            let now = self::restarts(&flower, &victim).await?;
+            ensure!(now > restarts, "it was restarted {now} times");
+            flower.member(&victim).await.map(drop)
+        },
+    )
+    .await?;
     flower.ready(Duration::from_secs(240)).await?;
     let lost = flower.lose_volume(&victim).await?;
     flower
@@ -115,6 +126,12 @@ fn noise(length: usize) -> String {
         text.push_str(&uuid::Uuid::new_v4().simple().to_string());
     }
     text
+}
+
+async fn restarts(flower: &Flower, pod: &str) -> Result<u64> {
+    let pod = flower.scene.get("Pod", pod).await?;
+    let count = &pod["status"]["containerStatuses"][0]["restartCount"];
+    count.as_u64().context("no count of restarts")
 }
 
 async fn follower(flower: &Flower) -> Result<String> {

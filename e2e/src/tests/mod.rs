@@ -7,8 +7,10 @@ use crate::cluster::Scene;
 
 mod adoption;
 mod bad_image;
+mod cel;
 mod drained;
 mod grows;
+mod helm_test;
 mod leader_killed;
 mod memory;
 mod metrics;
@@ -20,7 +22,9 @@ mod refusals;
 mod restarts;
 mod scales;
 mod set_deleted;
+mod storage_full;
 mod volume_lost;
+mod volume_wiped;
 
 /// One test on the real cluster.
 pub struct Test {
@@ -41,8 +45,12 @@ pub const ALL: &[Test] = &[
     leader_killed::TEST,
     volume_lost::FOLLOWER,
     volume_lost::LEADER,
+    volume_wiped::TEST,
     metrics::TEST,
+    cel::TEST,
+    helm_test::TEST,
     refusals::TEST,
+    storage_full::TEST,
     bad_image::TEST,
     adoption::TEST,
     operator_killed::ONE,

@@ -3,7 +3,7 @@
 //! of one link are answered in order; a caller that gives up leaves the link as it is.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeSet, HashMap},
     io,
     sync::{
         Arc,
@@ -70,6 +70,8 @@ pub(crate) struct Links {
     rng: Mutex<StdRng>,
     links: Mutex<HashMap<(MemberId, Purpose), Link>>,
     clients: Mutex<HashMap<MemberId, String>>,
+    /// Members whose last answer to an append said that their volume is nearly full.
+    low: Mutex<BTreeSet<MemberId>>,
 }
 
 struct Link {
@@ -92,6 +94,7 @@ impl Links {
             rng: Mutex::new(env.seeds.child("links").rng()),
             links: Mutex::default(),
             clients: Mutex::default(),
+            low: Mutex::default(),
         })
     }
 
@@ -120,6 +123,20 @@ impl Links {
     pub(crate) fn learn_client_address(&self, member: MemberId, address: String) {
         if !address.is_empty() {
             self.clients.lock().insert(member, address);
+        }
+    }
+
+    /// Members that have less free space than their reserve, as they last said.
+    pub(crate) fn low_on_space(&self) -> BTreeSet<MemberId> {
+        self.low.lock().clone()
+    }
+
+    pub(crate) fn learn_space(&self, member: MemberId, low: bool) {
+        let mut all = self.low.lock();
+        if low {
+            all.insert(member);
+        } else {
+            all.remove(&member);
         }
     }
 

@@ -26,7 +26,7 @@ mod wire;
 #[cfg(test)]
 mod tests;
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use flower_api::{MemberId, Revision, report::Disk};
 use flower_store::{LogPosition, StateStats, StateView};
@@ -223,6 +223,19 @@ impl Consensus {
     /// Free space of the volume, as of the last second.
     pub fn disk(&self) -> Disk {
         self.0.space.disk()
+    }
+
+    /// Members whose volumes stand in the way of more mutations, for a leader: its own, or those
+    /// of a majority. Empty while there is room.
+    pub fn without_room(&self) -> BTreeSet<MemberId> {
+        let me = self.0.me.member;
+        let mut low = self.0.links.low_on_space();
+        if self.0.space.is_low() {
+            low.insert(me);
+        }
+        let metrics = self.metrics();
+        let voters = metrics.membership_config.voter_ids().map(MemberId);
+        space::without_room(me, &voters.collect(), &low)
     }
 
     /// Whether everything that was in the log when the node started has been applied again.

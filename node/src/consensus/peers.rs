@@ -154,14 +154,19 @@ impl RaftNetworkV2<Types> for Client {
             _ => APPEND_LIMIT,
         };
         match self.call(self.append, &request, limit).await? {
-            Response::Append(answer) => Ok(match answer {
-                AppendAnswer::Success => AppendEntriesResponse::Success,
-                AppendAnswer::Partial(upto) => {
-                    AppendEntriesResponse::PartialSuccess(upto.map(log_id))
-                }
-                AppendAnswer::Conflict => AppendEntriesResponse::Conflict,
-                AppendAnswer::HigherVote(vote) => AppendEntriesResponse::HigherVote(vote.into()),
-            }),
+            Response::Append { answer, low_space } => {
+                self.links.learn_space(self.member, low_space);
+                Ok(match answer {
+                    AppendAnswer::Success => AppendEntriesResponse::Success,
+                    AppendAnswer::Partial(upto) => {
+                        AppendEntriesResponse::PartialSuccess(upto.map(log_id))
+                    }
+                    AppendAnswer::Conflict => AppendEntriesResponse::Conflict,
+                    AppendAnswer::HigherVote(vote) => {
+                        AppendEntriesResponse::HigherVote(vote.into())
+                    }
+                })
+            }
             other => Err(unexpected(&other)),
         }
     }

@@ -214,7 +214,7 @@ impl Server {
                 records,
             } => {
                 if !records.is_empty()
-                    && let Some(why) = self.space.too_little()
+                    && let Some(why) = self.space.refuses_entries()
                 {
                     return Ok(Response::Failed(why));
                 }
@@ -232,7 +232,12 @@ impl Server {
                     entries,
                     leader_commit: committed.map(log_id),
                 };
-                self.raft.append_entries(request).await.map(append_answer)
+                let low_space = self.space.is_low();
+                let taken = self.raft.append_entries(request).await;
+                taken.map(|taken| Response::Append {
+                    answer: append_answer(taken),
+                    low_space,
+                })
             }
             Request::Vote {
                 pre,
@@ -273,15 +278,15 @@ impl Server {
     }
 }
 
-fn append_answer(response: AppendEntriesResponse<super::types::Types>) -> Response {
-    Response::Append(match response {
+fn append_answer(response: AppendEntriesResponse<super::types::Types>) -> AppendAnswer {
+    match response {
         AppendEntriesResponse::Success => AppendAnswer::Success,
         AppendEntriesResponse::PartialSuccess(upto) => {
             AppendAnswer::Partial(upto.as_ref().map(position))
         }
         AppendEntriesResponse::Conflict => AppendAnswer::Conflict,
         AppendEntriesResponse::HigherVote(vote) => AppendAnswer::HigherVote(WireVote::from(&vote)),
-    })
+    }
 }
 
 fn refusal(error: TransferLeaderError<super::types::Types>) -> TransferRefusal {

@@ -1,9 +1,12 @@
-//! Free space of the volume, looked at once a second off the tokio workers. Below the reserve
-//! a follower takes no more entries and the leader no more mutations; reads go on.
+//! Free space of the volume, looked at once a second off the tokio workers. The leader takes
+//! no more mutations when its volume, or those of a majority, have less free than the reserve;
+//! trims and reads go on. Below half of it a follower takes no entries at all.
 
 use std::time::Duration;
 
-use flower_api::{limits, report::Disk};
+use std::collections::BTreeSet;
+
+use flower_api::{MemberId, limits, report::Disk};
 use tokio::sync::watch;
 
 use crate::env::{Env, Fatal, LaneId};
@@ -30,12 +33,17 @@ impl Space {
         *self.0.borrow()
     }
 
-    /// Why no more may be written; `None` while there is room, or when nobody knows.
-    pub(crate) fn too_little(&self) -> Option<String> {
+    /// Whether less is free than the reserve; false when nobody knows.
+    pub(crate) fn is_low(&self) -> bool {
+        is_low(&self.disk())
+    }
+
+    /// Why a follower takes no entries; `None` while there is room, or when nobody knows.
+    pub(crate) fn refuses_entries(&self) -> Option<String> {
         let disk = self.disk();
-        is_too_little(&disk).then(|| {
+        refuses_entries(&disk).then(|| {
             format!(
-                "the volume has {} MiB free, less than the reserve of {} MiB; enlarge it or free space on it",
+                "the volume has {} MiB free, less than half of the reserve of {} MiB; enlarge it or free space on it",
                 disk.free_bytes >> 20,
                 disk.reserve_bytes >> 20
             )
@@ -43,8 +51,28 @@ impl Space {
     }
 }
 
-fn is_too_little(disk: &Disk) -> bool {
+fn is_low(disk: &Disk) -> bool {
     disk.capacity_bytes > 0 && disk.free_bytes < disk.reserve_bytes
+}
+
+/// The other half is for what is on its way when the leader stops taking mutations, and for
+/// trims, which make room.
+fn refuses_entries(disk: &Disk) -> bool {
+    is_low(disk) && disk.free_bytes < disk.reserve_bytes / 2
+}
+
+/// Members without room for mutations: the leader, or a majority of the voters.
+pub(crate) fn without_room(
+    leader: MemberId,
+    voters: &BTreeSet<MemberId>,
+    low: &BTreeSet<MemberId>,
+) -> BTreeSet<MemberId> {
+    let low: BTreeSet<MemberId> = voters.intersection(low).copied().collect();
+    if low.contains(&leader) || low.len() * 2 > voters.len() {
+        low
+    } else {
+        BTreeSet::new()
+    }
 }
 
 async fn keep_looking(env: &Env, send: &watch::Sender<Disk>) {
@@ -86,8 +114,27 @@ mod tests {
             free_bytes,
             reserve_bytes: limits::reserve(capacity_bytes),
         };
-        assert!(!is_too_little(&disk(0, 0)));
-        assert!(!is_too_little(&disk(limits::GIB, limits::GIB / 2)));
-        assert!(is_too_little(&disk(limits::GIB, 63 * limits::MIB)));
+        assert!(!is_low(&disk(0, 0)) && !refuses_entries(&disk(0, 0)));
+        assert!(!is_low(&disk(limits::GIB, limits::GIB / 2)));
+        let low = disk(limits::GIB, 50 * limits::MIB);
+        assert!(is_low(&low) && !refuses_entries(&low));
+        assert!(refuses_entries(&disk(limits::GIB, 25 * limits::MIB)));
+    }
+
+    #[test]
+    fn mutations_need_room_at_the_leader_and_at_a_majority() {
+        let set = |ids: &[u64]| ids.iter().map(|id| MemberId(*id)).collect();
+        for (voters, low, expected) in [
+            (&[1, 2, 3][..], &[][..], &[][..]),
+            (&[1, 2, 3], &[2], &[]),
+            (&[1, 2, 3], &[2, 9], &[]),
+            (&[1, 2, 3], &[2, 3], &[2, 3]),
+            (&[1, 2, 3], &[1], &[1]),
+            (&[1, 2, 3, 4, 5], &[2, 3], &[]),
+            (&[1], &[1], &[1]),
+        ] {
+            let got = without_room(MemberId(1), &set(voters), &set(low));
+            assert_eq!(got, set(expected), "{voters:?} {low:?}");
+        }
     }
 }

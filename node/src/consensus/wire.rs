@@ -72,7 +72,11 @@ pub(crate) enum Request {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Response {
     /// To `Append`.
-    Append(AppendAnswer),
+    Append {
+        answer: AppendAnswer,
+        /// The member's volume has less free than its reserve.
+        low_space: bool,
+    },
     /// To `Vote`.
     Vote {
         vote: WireVote,
