@@ -13,7 +13,7 @@ use crate::{
     limits::setting,
     problem,
     range::{self, IdTail, KeyRange},
-    record,
+    reads, record,
     transaction::{DbError, Result, Transaction, damaged, declared},
     view::{Direction, scan_merged},
 };
@@ -134,7 +134,8 @@ impl Transaction {
         })
     }
 
-    /// Walks up to `most` entries of a range, charging each; `take` gets key and value.
+    /// Walks up to `most` entries of a range, charging each; `take` gets key and value. What
+    /// is recorded as read ends at the last entry when the walk does.
     fn walk(
         &mut self,
         cursor: &Cursor,
@@ -155,10 +156,19 @@ impl Transaction {
         let (cost, limits, deadline) = (&mut self.cost, &self.limits, &self.deadline);
         let mut left = most;
         let mut over = Ok(());
+        let mut read = cursor.range.clone();
         let mut visit = |key: &[u8], value: &[u8]| {
             over = Self::charge_read(cost, limits, deadline, key.len() + value.len());
             left -= 1;
-            over.is_ok() && take(key, value) && left > 0
+            let going = over.is_ok() && take(key, value) && left > 0;
+            if !going {
+                let end = Bound::Included(key.to_vec());
+                match cursor.direction {
+                    Direction::Forward => read.to = end,
+                    Direction::Backward => read.from = end,
+                }
+            }
+            going
         };
         let (view, direction) = (&*self.view, cursor.direction);
         if written.is_empty() {
@@ -174,6 +184,7 @@ impl Transaction {
                 &mut visit,
             )?;
         }
+        self.reads.window(reads::window_of(cursor.space, &read));
         over
     }
 

@@ -12,9 +12,10 @@ use crate::{
     deploy::Deployment,
     error::ViewError,
     js::CallError,
-    key::Space,
+    key::{Space, meta},
     limits::{Cost, Deadline, Limits, Stamp, setting},
     problem,
+    reads::ReadSetBuilder,
     record::{self, Row},
     view::{PatchBuilder, View},
 };
@@ -62,6 +63,8 @@ pub(crate) struct Transaction {
     pub(crate) cost: Cost,
     pub(crate) limits: Limits,
     pub(crate) deadline: Deadline,
+    /// What the view was asked; what the transaction's own writes answered is not in it.
+    pub(crate) reads: ReadSetBuilder,
     writable: bool,
     stamp: Stamp,
     minted: u32,
@@ -77,6 +80,8 @@ impl Transaction {
         deadline: Deadline,
         writable: bool,
     ) -> Self {
+        let mut reads = ReadSetBuilder::default();
+        reads.record(Space::Meta, meta::ACTIVE);
         Self {
             view,
             deployment,
@@ -85,6 +90,7 @@ impl Transaction {
             cost: Cost::default(),
             limits,
             deadline,
+            reads,
             writable,
             stamp,
             minted: 0,
@@ -121,7 +127,10 @@ impl Transaction {
     pub(crate) fn read(&mut self, space: Space, key: &[u8]) -> Result<Option<Bytes>> {
         let found = match self.patch.get(space, key) {
             Some(written) => written.cloned(),
-            None => self.view.get(space, key)?,
+            None => {
+                self.reads.record(space, key);
+                self.view.get(space, key)?
+            }
         };
         let bytes = key.len() + found.as_ref().map_or(0, Bytes::len);
         Self::charge_read(&mut self.cost, &self.limits, &self.deadline, bytes)?;

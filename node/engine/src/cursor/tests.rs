@@ -1,6 +1,8 @@
 //! Index maintenance and ranges against a naive twin: rows in a map, every index sorted
 //! anew, every range a filter.
 
+mod reads;
+
 use std::cmp::Ordering;
 
 use flower_api::{

@@ -200,7 +200,11 @@ fn outcome(answer: String) -> Outcome {
 /// Hardens the context and loads SDK and runtime into it.
 fn prepare(ctx: &Ctx<'_>, meter: &Rc<Meter>, slot: &Slot) -> Result<Handles, Error> {
     let prelude: Function = script(ctx, "prelude.js", PRELUDE)?;
-    let stamp: Object = prelude.call((host::charge(ctx, meter)?, host::log(ctx, slot)?))?;
+    let stamp: Object = prelude.call((
+        host::charge(ctx, meter)?,
+        host::log(ctx, slot)?,
+        host::ambient(ctx, slot)?,
+    ))?;
     let runtime: Function = script(ctx, "runtime.js", RUNTIME)?;
     let begin: Function = stamp.get("begin")?;
     let runtime: Object = runtime.call((host::functions(ctx, slot)?, stamp))?;

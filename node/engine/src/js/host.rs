@@ -226,6 +226,16 @@ pub(super) fn log<'js>(ctx: &Ctx<'js>, slot: &Slot) -> Result<Function<'js>, Err
     })
 }
 
+/// `ambient()`: the call has read its clock or a random number.
+pub(super) fn ambient<'js>(ctx: &Ctx<'js>, slot: &Slot) -> Result<Function<'js>, Error> {
+    let slot = Rc::clone(slot);
+    Function::new(ctx.clone(), move || {
+        if let Some(running) = slot.borrow_mut().as_mut() {
+            running.transaction.reads.clock();
+        }
+    })
+}
+
 /// The refusal that a bad cursor becomes.
 pub(super) fn bad_cursor(why: &str) -> CallError {
     CallError::Refused(problem::invalid_args(why))

@@ -9,13 +9,19 @@ use flower_api::{
 };
 
 use super::{
-    BundleError, CallError, Deadline, Evaluated, Limits, Stamp, bundle,
+    BundleError, CallError, Cost, Deadline, Evaluated, Limits, Stamp, bundle,
     calls::{self, Failure},
     engine::{Engine, Outcome},
     host::{Running, Slot},
     meter::Meter,
 };
-use crate::{deploy::Deployment, limits::setting, transaction::Transaction, view::View};
+use crate::{
+    deploy::Deployment,
+    limits::setting,
+    reads::ReadSet,
+    transaction::Transaction,
+    view::{PatchBuilder, View},
+};
 
 /// No bundle is larger; the setting, which may allow less, is the caller's to check.
 const LARGEST_BUNDLE: u64 = 2 * limits::BUNDLE_BYTES;
@@ -35,6 +41,7 @@ pub struct Isolate {
     calls: u32,
     spent: bool,
     thrown: Option<String>,
+    failed_reads: Option<ReadSet>,
 }
 
 impl Isolate {
@@ -58,6 +65,7 @@ impl Isolate {
             calls: 0,
             spent: false,
             thrown: None,
+            failed_reads: None,
         })
     }
 
@@ -101,6 +109,7 @@ impl Isolate {
         deadline: &Deadline,
     ) -> Result<Evaluated, CallError> {
         self.thrown = None;
+        self.failed_reads = None;
         let deployment = Arc::clone(&self.deployment);
         let function = calls::find(&deployment.manifest, kind, name)?;
         let args = if args.is_empty() { "{}" } else { args };
@@ -128,7 +137,21 @@ impl Isolate {
             || matches!(outcome, Outcome::Broken(_))
             || self.engine.has_jobs();
         let judged = match running {
-            Some(running) => self.judge(name, function, outcome, running, writable),
+            Some(mut running) => {
+                let reads = std::mem::take(&mut running.transaction.reads).finish();
+                match self.judge(name, function, outcome, running) {
+                    Ok((result, cost, patch)) => Ok(Evaluated {
+                        result,
+                        patch: writable.then_some(patch),
+                        cost,
+                        reads,
+                    }),
+                    Err(failure) => {
+                        self.failed_reads = Some(reads);
+                        Err(failure)
+                    }
+                }
+            }
             None => Err(calls::broken(name, "the call lost its transaction")),
         };
         judged.map_err(|failure| {
@@ -147,8 +170,7 @@ impl Isolate {
         function: &flower_api::manifest::Function,
         outcome: Outcome,
         running: Running,
-        writable: bool,
-    ) -> Result<Evaluated, Failure> {
+    ) -> Result<(String, Cost, PatchBuilder), Failure> {
         if let Some(failure) = running.failure {
             return Err(failure.into());
         }
@@ -158,11 +180,13 @@ impl Isolate {
         let result = calls::result(name, function, outcome, running.bad_cursor, &self.limits)?;
         let (mut cost, patch) = running.transaction.finish();
         cost.gas = self.meter.gas();
-        Ok(Evaluated {
-            result,
-            patch: writable.then_some(patch),
-            cost,
-        })
+        Ok((result, cost, patch))
+    }
+
+    /// What the last call read of the view, when it failed; taken. A fault that becomes a
+    /// receipt, or that a watch shows, holds as long as none of it is touched.
+    pub fn take_failed_reads(&mut self) -> Option<ReadSet> {
+        self.failed_reads.take()
     }
 
     /// Whether this isolate must be dropped and a new one made: it has served 10,000 calls,

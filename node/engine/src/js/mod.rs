@@ -12,7 +12,7 @@ mod meter;
 use flower_api::{manifest::Manifest, wire::Problem};
 
 pub use crate::limits::{Cost, Deadline, Limits, Stamp};
-use crate::{error::ViewError, view::PatchBuilder};
+use crate::{error::ViewError, reads::ReadSet, view::PatchBuilder};
 pub use isolate::Isolate;
 
 #[cfg(test)]
@@ -27,6 +27,8 @@ pub struct Evaluated {
     pub patch: Option<PatchBuilder>,
     /// What it used.
     pub cost: Cost,
+    /// What it read of the view.
+    pub reads: ReadSet,
 }
 
 /// Why a call has no result. Nothing was written.

@@ -4,7 +4,8 @@
 // `charge(n)` counts n elementary operations and throws once the call has used up its gas or
 // its time. Operators (comparing long texts, multiplying large BigInts) cannot be wrapped:
 // the heap bounds each to milliseconds, and the node replaces a worker that stays away.
-(function (charge, log) {
+// `ambient()` notes that the call read its clock or a random number.
+(function (charge, log, ambient) {
   "use strict";
   const { apply, construct, ownKeys } = Reflect;
   const { defineProperty, freeze, getOwnPropertyDescriptor, getPrototypeOf } = Object;
@@ -65,6 +66,13 @@
 
   // --- random numbers and clock: from the stamp of the call --------------------------------
 
+  let noted = false;
+  function note() {
+    if (noted) return;
+    noted = true;
+    ambient();
+  }
+
   let a = 0, b = 0, c = 0, counter = 1;
   function next() {
     const sum = (((a + b) | 0) + counter) | 0;
@@ -75,10 +83,12 @@
     return sum >>> 0;
   }
   function random() {
+    note();
     const high = next() >>> 5, low = next() >>> 6;
     return (high * 67_108_864 + low) / 9_007_199_254_740_992;
   }
   function uuid() {
+    note();
     const words = [next(), next(), next(), next()];
     words[1] = ((words[1] & 0xffff0fff) | 0x4000) >>> 0;
     words[2] = ((words[2] & 0x3fffffff) | 0x80000000) >>> 0;
@@ -89,6 +99,10 @@
   hide(Math, "random", random);
 
   let clock = 0;
+  function now() {
+    note();
+    return clock;
+  }
   const Real = Date;
   const realParse = Date.parse;
   const realUTC = Date.UTC;
@@ -101,7 +115,7 @@
   }
   function FlowerDate(...args) {
     if (new.target === undefined) return new FlowerDate().toString();
-    if (args.length === 0) return construct(Real, [clock], new.target);
+    if (args.length === 0) return construct(Real, [now()], new.target);
     if (args.length > 1) return construct(Real, [apply(realUTC, Real, args)], new.target);
     let value = args[0];
     if (typeof value === "object" && value !== null) {
@@ -112,7 +126,7 @@
   defineProperty(FlowerDate, "name", { value: "Date" });
   defineProperty(FlowerDate, "length", { value: 7 });
   defineProperty(FlowerDate, "prototype", { value: prototype, writable: false });
-  hide(FlowerDate, "now", function now() { return clock; });
+  hide(FlowerDate, "now", now);
   hide(FlowerDate, "parse", function parse(text) { return parseDate(text); });
   hide(FlowerDate, "UTC", realUTC);
   hide(prototype, "constructor", FlowerDate);
@@ -589,13 +603,14 @@
   }
 
   return {
-    now: () => clock,
+    now,
     random,
     uuid,
     // A new call: its clock in milliseconds and the two halves of its seed.
-    begin(now, low, high) {
-      clock = now;
+    begin(at, low, high) {
+      clock = at;
       debt = 0;
+      noted = false;
       a = low | 0;
       b = high | 0;
       c = imul(low ^ high, 0x9e3779b1) | 0;

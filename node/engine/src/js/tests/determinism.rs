@@ -301,3 +301,45 @@ fn values_without_a_json_form_are_told() {
     let at = function("\n\nnull.x").fails("f", json!({}));
     assert!(at.detail.contains("app.js:4"), "{}", at.detail);
 }
+
+/// A result that the time or a random number went into is marked: nothing that is written
+/// later makes it stale, the time itself does.
+#[test]
+fn reading_the_clock_or_a_random_number_is_noted() {
+    for (code, expected) in [
+        ("db.now", true),
+        ("Date.now()", true),
+        ("new Date().getTime()", true),
+        ("Date()", true),
+        ("Math.random()", true),
+        ("new Date(5).getTime()", false),
+        ("Date.UTC(2020, 1)", false),
+        ("1", false),
+    ] {
+        let source = format!(
+            "import {{ query }} from '@flower/sdk';
+             export const q = query({{}}, (db) => {code});"
+        );
+        let mut world = world(&source);
+        for _ in 0..2 {
+            let done = world.query_raw("q", "{}").unwrap();
+            assert_eq!(done.reads.clock, expected, "{code}");
+        }
+    }
+}
+
+#[test]
+fn a_call_that_fails_tells_what_it_read() {
+    let source = "import { mutation, fault, table } from '@flower/sdk';
+        table('pets', {});
+        export const f = mutation({ errors: { gone: 404 } }, (tx, { id }) => {
+          tx.pets.get(id) ?? fault.throw('gone');
+        });";
+    let mut world = world(source);
+    let id = "0".repeat(16);
+    let error = world.fails("f", json!({ "id": id }));
+    assert_eq!(error.code, "fault:gone");
+    let reads = world.isolate.take_failed_reads().unwrap();
+    let row = crate::record::row_key("pets", &id);
+    assert!(reads.touched_by_key(crate::key::Space::Data, &row));
+}
