@@ -46,7 +46,40 @@ pub async fn up(paths: &Paths) -> Result<bool> {
             "charts/flower-crds and charts/flower-operator are not both there: no operator is installed",
         );
     }
+    restart_clusters(paths).await?;
     example(paths).await
+}
+
+/// Asks the operator to restart clusters whose image changed under the same tag since they
+/// were started: a spec that does not change restarts nothing.
+async fn restart_clusters(paths: &Paths) -> Result<()> {
+    let now = digest("flower")?;
+    let file = paths.at("running-image")?;
+    let before = std::fs::read_to_string(&file).unwrap_or_default();
+    if !before.is_empty() && before != now {
+        let columns = "custom-columns=:metadata.namespace,:metadata.name";
+        let label = "app.kubernetes.io/name=flower";
+        let args = ["get", "statefulsets", "-A", "-l", label, "-o", columns];
+        let sets = kubectl(paths, &args).await?;
+        for line in sets.lines() {
+            if let [namespace, name] = line.split_whitespace().collect::<Vec<_>>()[..] {
+                let set = format!("statefulset/{name}");
+                kubectl(paths, &["-n", namespace, "rollout", "restart", &set]).await?;
+                note(&format!(
+                    "{namespace}/{name} runs another image: it is restarted"
+                ));
+            }
+        }
+    }
+    Ok(std::fs::write(file, now)?)
+}
+
+/// The digest of an image's archive.
+fn digest(name: &str) -> Result<String> {
+    let archive = target().join("images").join(format!("{name}.tar"));
+    let content =
+        std::fs::read(&archive).with_context(|| format!("reading {}", archive.display()))?;
+    Ok(crate::hex(&Sha256::digest(&content))[..16].to_owned())
 }
 
 /// Brings the images into every node that has others.
@@ -91,13 +124,9 @@ pub async fn charts(paths: &Paths) -> Result<()> {
         "label --overwrite namespace {OPERATOR_NAMESPACE} pod-security.kubernetes.io/enforce=restricted"
     );
     kubectl(paths, &label.split(' ').collect::<Vec<_>>()).await?;
-    let archive = target().join("images").join(format!("{OPERATOR}.tar"));
-    let content =
-        std::fs::read(&archive).with_context(|| format!("reading {}", archive.display()))?;
-    let digest = crate::hex(&Sha256::digest(&content));
     let image = format!(
         "podAnnotations.e2e\\.flowerdb\\.dev/image={}",
-        &digest[..16]
+        digest(OPERATOR)?
     );
     install(
         paths,

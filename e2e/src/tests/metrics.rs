@@ -75,6 +75,19 @@ async fn run(scene: Scene) -> Result<String> {
     }
     let names = well_formed(&scene, &flower).await?;
     let history = work.finish().await?;
+    flower
+        .change(json!({"monitoring": {"podMonitor": false}}))
+        .await?;
+    wait_for(
+        "the PodMonitor is gone",
+        Duration::from_secs(30),
+        || async {
+            let left = scene.list("PodMonitor", "").await?;
+            ensure!(left.is_empty(), "{} are there", left.len());
+            Ok(())
+        },
+    )
+    .await?;
     Ok(format!(
         "{count} promised metrics, {} panel queries with data, {names} exporters pass promtool; {} mutations meanwhile",
         panels.len(),
