@@ -90,6 +90,7 @@ pub struct Metrics {
     calls: IntCounterVec,
     call_seconds: HistogramVec,
     batch_mutations: Histogram,
+    conflicts: IntCounter,
     log_flush_seconds: Histogram,
     checkpoint_seconds: Histogram,
     leader_changes: IntCounter,
@@ -117,6 +118,7 @@ impl Metrics {
             calls: counters(&registry, "flower_calls_total"),
             call_seconds: histograms(&registry, "flower_call_duration_seconds", &seconds(0.000_5)),
             batch_mutations: histogram(&registry, "flower_batch_mutations", &doubling(1.0, 11)),
+            conflicts: counter(&registry, "flower_mutation_conflicts_total"),
             log_flush_seconds: histogram(&registry, "flower_log_flush_seconds", &seconds(0.000_1)),
             checkpoint_seconds: histogram(&registry, "flower_checkpoint_seconds", &seconds(0.001)),
             leader_changes: counter(&registry, "flower_leader_changes_total"),
@@ -152,6 +154,11 @@ impl Metrics {
         self.call_seconds
             .with_label_values(&[kind.label()])
             .observe(seconds);
+    }
+
+    /// So many mutations were prepared again, because what they had read was written meanwhile.
+    pub fn conflicts(&self, more: u64) {
+        self.conflicts.inc_by(more);
     }
 
     /// A batch was closed with so many mutations, whose patches have `bytes`.

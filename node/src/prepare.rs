@@ -10,7 +10,7 @@ use flower_api::{
     wire::{Problem, code},
 };
 use flower_engine::{
-    CallError, Deadline, DeployError, PatchBuilder, Space, Stamp, View, ViewError, deploy,
+    CallError, Deadline, DeployError, PatchBuilder, ReadSet, Space, Stamp, View, ViewError, deploy,
     key::meta,
     lane::{Drawn, Mark, Mutation, Prepared, Reply, Work},
     receipt::{self, Ended, Judged, Receipt},
@@ -18,7 +18,11 @@ use flower_engine::{
 
 use crate::workers::{Call, Isolates, Purpose};
 
-/// Prepares one work.
+/// A work's outcome, and what it read; absent when that is not known.
+pub type Outcome = (Prepared, Option<Arc<ReadSet>>);
+
+/// Prepares one work. All but mutations are prepared alone, so that what they read is of no
+/// account.
 ///
 /// # Errors
 /// When the state cannot be read; the node stops then.
@@ -29,26 +33,30 @@ pub fn prepare(
     drawn: Drawn,
     retention_ms: u64,
     deadline: &Deadline,
-) -> Result<Prepared, ViewError> {
-    match work {
-        Work::Mutate(call) => mutate(isolates, view, call, drawn, retention_ms, deadline),
+) -> Result<Outcome, ViewError> {
+    let alone = match work {
+        Work::Mutate(call) => return mutate(isolates, view, call, drawn, retention_ms, deadline),
         Work::Deploy {
             source,
             manifest,
             managed_by,
         } => {
             let managed_by = managed_by.as_deref();
-            if let Some(problem) = owned_by_another(&*view, managed_by)? {
-                return Ok(Prepared::Refuse(Box::new(problem)));
+            match owned_by_another(&*view, managed_by)? {
+                Some(problem) => Ok(refuse(problem)),
+                None => deployed(deploy::plan_deployment(
+                    &*view,
+                    source,
+                    (**manifest).clone(),
+                    managed_by,
+                    drawn.revision,
+                )),
             }
-            let manifest = (**manifest).clone();
-            let planned =
-                deploy::plan_deployment(&*view, source, manifest, managed_by, drawn.revision);
-            deployed(planned)
         }
         Work::Mark(wanted) => mark(&*view, wanted),
         Work::Trim { cutoff_ms, limit } => trim(&*view, *cutoff_ms, *limit, drawn.now_ms),
-    }
+    };
+    Ok((alone?, None))
 }
 
 /// Deletes receipts whose time is up, and what dropped indexes have left behind.
@@ -86,25 +94,26 @@ fn mutate(
     drawn: Drawn,
     retention_ms: u64,
     deadline: &Deadline,
-) -> Result<Prepared, ViewError> {
+) -> Result<Outcome, ViewError> {
     let (scope, key, print) = (&call.scope, &call.key, call.fingerprint);
     match receipt::judge(&*view, scope, key, print, drawn.now_ms, retention_ms)? {
         Judged::New => {}
-        Judged::Refuse(problem) => return Ok(Prepared::Refuse(problem)),
+        Judged::Refuse(problem) => return Ok((Prepared::Refuse(problem), None)),
         Judged::Replay(receipt) => {
-            return Ok(Prepared::Answer(Reply::Mutated {
+            let replay = Reply::Mutated {
                 receipt,
                 unkept: None,
                 replayed: true,
                 deployment: None,
-            }));
+            };
+            return Ok((Prepared::Answer(replay), None));
         }
     }
     if view.get(Space::Meta, meta::FORMED)?.is_none() {
-        return Ok(refuse(not_formed()));
+        return Ok((refuse(not_formed()), None));
     }
     let Some((hash, ..)) = deploy::active(&*view)? else {
-        return Ok(refuse(no_application()));
+        return Ok((refuse(no_application()), None));
     };
     let evaluated = isolates.evaluate(
         Call {
@@ -121,18 +130,21 @@ fn mutate(
         },
         deadline,
     );
-    let (mut patch, ended, unkept) = match evaluated {
+    let failed_reads = isolates.take_failed_reads();
+    let (mut patch, ended, unkept, reads) = match evaluated {
         Ok(done) => {
             let ended = receipt::keep(&done.result);
             let unkept = (ended == Ended::ResultNotKept).then_some(done.result);
-            (done.patch.unwrap_or_default(), ended, unkept)
+            let patch = done.patch.unwrap_or_default();
+            (patch, ended, unkept, Some(done.reads))
         }
         Err(CallError::Storage(error)) => return Err(error),
         Err(CallError::Fault(problem)) if !call.minted => {
-            (PatchBuilder::new(), Ended::Fault(problem.into()), None)
+            let fault = Ended::Fault(problem.into());
+            (PatchBuilder::new(), fault, None, failed_reads)
         }
         Err(CallError::Refused(problem) | CallError::Fault(problem)) => {
-            return Ok(Prepared::Refuse(problem.into()));
+            return Ok((Prepared::Refuse(problem.into()), failed_reads.map(Arc::new)));
         }
     };
     let receipt = Receipt {
@@ -150,7 +162,7 @@ fn mutate(
         replayed: false,
         deployment: Some(hash),
     };
-    Ok(commit(patch, reply))
+    Ok((commit(patch, reply), reads.map(Arc::new)))
 }
 
 fn deployed(

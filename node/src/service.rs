@@ -134,6 +134,8 @@ impl Service {
                 retention_ms: settings.retention_ms,
             },
             LaneSettings {
+                // One worker is kept for queries.
+                parallel: settings.workers.saturating_sub(1).max(1) as usize,
                 queue: settings.queue,
                 ..LaneSettings::default()
             },

@@ -13,8 +13,8 @@ use std::{
 
 use flower_api::wire::{Problem, code};
 use flower_engine::{
-    BundleError, CallError, Deadline, Evaluated, Isolate, Limits, Stamp, View, ViewError, deploy,
-    js,
+    BundleError, CallError, Deadline, Evaluated, Isolate, Limits, ReadSet, Stamp, View, ViewError,
+    deploy, js,
 };
 use parking_lot::Mutex;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, oneshot};
@@ -40,6 +40,8 @@ struct Inner {
     queue: usize,
     queries: Arc<Pool>,
     mutations: Arc<Pool>,
+    /// Workers that either kind may take when its own one is busy.
+    shared: Pool,
     desks: Vec<Arc<Desk>>,
     stuck: AtomicU64,
     /// Bundles that got a thread stuck: one worker at a time runs them.
@@ -61,6 +63,24 @@ impl Pool {
             idle: Arc::new(Mutex::new(workers.collect())),
             waiting: AtomicUsize::new(0),
         }
+    }
+
+    fn try_take(&self) -> Option<Slot> {
+        let permit = self.permits.clone().try_acquire_owned().ok()?;
+        self.slot(permit)
+    }
+
+    async fn take(&self) -> Option<Slot> {
+        let permit = self.permits.clone().acquire_owned().await.ok()?;
+        self.slot(permit)
+    }
+
+    fn slot(&self, permit: OwnedSemaphorePermit) -> Option<Slot> {
+        Some(Slot {
+            worker: self.idle.lock().pop()?,
+            idle: self.idle.clone(),
+            _permit: permit,
+        })
     }
 }
 
@@ -85,14 +105,14 @@ impl Drop for Slot {
 }
 
 impl Workers {
-    /// `count` workers: one prepares mutations, the others run queries; a single one does
-    /// both. At most `queue` calls wait for one.
+    /// `count` workers: one is kept for mutations and one for queries, the others do both; a
+    /// single one does everything. At most `queue` calls of a kind wait for one.
     pub fn new(env: &Env, limits: Limits, count: u32, queue: usize) -> Self {
         let count = count.max(1);
         let mutations = Arc::new(Pool::new(0..1));
         let queries = match count {
             1 => mutations.clone(),
-            _ => Arc::new(Pool::new(1..count)),
+            _ => Arc::new(Pool::new(1..2)),
         };
         Self(Arc::new(Inner {
             env: env.clone(),
@@ -100,6 +120,7 @@ impl Workers {
             queue,
             mutations,
             queries,
+            shared: Pool::new(2..count.max(2)),
             desks: (0..count).map(|_| Arc::default()).collect(),
             stuck: AtomicU64::new(0),
             penalised: Mutex::default(),
@@ -131,13 +152,16 @@ impl Workers {
 
     /// Drops the isolates that prepare mutations: they may have seen what never came to be.
     pub fn forget_speculation(&self) {
-        let desk = self.0.desks[0].clone();
-        let clear = move |local: &mut LaneLocal| {
-            local.clear();
-            desk.heap_bytes.store(0, Ordering::Relaxed);
-        };
-        // A lane that is gone has no isolates either.
-        let _ = self.0.env.lanes.submit(LaneId::Worker(0), Box::new(clear));
+        for worker in (0..).take(self.0.desks.len()).filter(|w| *w != 1) {
+            let desk = self.0.desks[worker as usize].clone();
+            let clear = move |local: &mut LaneLocal| {
+                local.clear();
+                desk.heap_bytes.store(0, Ordering::Relaxed);
+            };
+            let lane = LaneId::Worker(worker);
+            // A lane that is gone has no isolates either.
+            let _ = self.0.env.lanes.submit(lane, Box::new(clear));
+        }
     }
 
     /// Runs `work` on a worker. `bundle` is the hash of the bundle that it will run, if known.
@@ -176,27 +200,22 @@ impl Workers {
             Purpose::Query => &self.0.queries,
             Purpose::Mutation => &self.0.mutations,
         };
-        let permit = match pool.permits.clone().try_acquire_owned() {
-            Ok(permit) => permit,
-            Err(_) => {
-                let waiting = Count::up(&pool.waiting);
-                if waiting.before >= self.0.queue {
-                    return Err(Box::new(overloaded(self.0.queue)));
-                }
-                let wait = pool.permits.clone().acquire_owned();
-                match self.0.env.until(deadline, wait).await {
-                    Some(Ok(permit)) => permit,
-                    _ => return Err(Box::new(no_worker())),
-                }
+        if let Some(slot) = pool.try_take().or_else(|| self.0.shared.try_take()) {
+            return Ok(slot);
+        }
+        let waiting = Count::up(&pool.waiting);
+        if waiting.before >= self.0.queue {
+            return Err(Box::new(overloaded(self.0.queue)));
+        }
+        let wait = async {
+            tokio::select! {
+                biased;
+                slot = pool.take() => slot,
+                slot = self.0.shared.take() => slot,
             }
         };
-        let worker = pool.idle.lock().pop();
-        let worker = worker.ok_or_else(|| Box::new(no_worker()))?;
-        Ok(Slot {
-            worker,
-            idle: pool.idle.clone(),
-            _permit: permit,
-        })
+        let slot = self.0.env.until(deadline, wait).await.flatten();
+        slot.ok_or_else(|| Box::new(no_worker()))
     }
 
     async fn supervise<T: Send + 'static>(
@@ -317,6 +336,13 @@ impl Isolates {
         evaluate(
             isolate, call.name, call.args, call.view, call.stamp, deadline,
         )
+    }
+
+    /// What the last call read of the view, when it failed; taken. Absent when it did not get
+    /// that far.
+    pub fn take_failed_reads(&mut self) -> Option<ReadSet> {
+        let (_, isolate) = self.kept.as_mut()?;
+        isolate.take_failed_reads()
     }
 
     /// What a bundle declares, learned in a throwaway isolate.

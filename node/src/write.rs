@@ -1,6 +1,6 @@
 //! The write path: one task drives the lane, event by event, and runs its effects; another
 //! proposes batches in order. The story of a mutation, from top to bottom: `submit` →
-//! `prepare` → `propose` → flushed → applied → answered. Routing to the leader is
+//! `prepare` → certified → `propose` → flushed → applied → answered. Routing to the leader is
 //! `route.rs`; the lane decides, this module only does.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
@@ -239,9 +239,11 @@ impl Driver {
             mono_ms: clock.mono().ms(),
             wall_ms: clock.wall_ms(),
         };
+        let before = self.lane.conflicts();
         for effect in self.lane.step(event, now) {
             self.run_effect(effect)?;
         }
+        self.parts.metrics.conflicts(self.lane.conflicts() - before);
         Ok(())
     }
 
@@ -310,12 +312,17 @@ impl Driver {
                     prepare::prepare(isolates, view, &work, drawn, retention_ms, deadline)
                 },
             );
-            let outcome = match prepared.await {
+            let (outcome, reads) = match prepared.await {
                 Ok(Ok(outcome)) => outcome,
                 Ok(Err(error)) => return tasks.fail(Fatal::new(error.to_string())),
-                Err(problem) => Prepared::Refuse(problem),
+                // A function that runs too long is not run again because others wrote.
+                Err(problem) => (Prepared::Refuse(problem), Some(Arc::default())),
             };
-            writer.event(Event::Prepared { job, outcome });
+            writer.event(Event::Prepared {
+                job,
+                outcome,
+                reads,
+            });
         });
     }
 }

@@ -84,6 +84,41 @@ async fn a_mutation_is_applied_once_and_replayed() {
     );
 }
 
+/// Prepared side by side, certified in series: none overwrites what another one wrote.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn mutations_of_one_row_at_once_lose_no_update() {
+    let settings = ServeSettings {
+        workers: 4,
+        ..quick()
+    };
+    let node = TestNode::serving(APP, settings).await;
+    let http = &node.http;
+    let calls = (0..200).map(|i| {
+        let (name, by) = if i % 4 == 0 { ("rare", 2) } else { ("hot", 1) };
+        let http = http.clone();
+        async move {
+            http.mutate("bump", &format!("c{i}"), bump(name, by))
+                .await
+                .ok()
+        }
+    });
+    let mut seen: Vec<u64> = futures::future::join_all(calls)
+        .await
+        .iter()
+        .filter_map(Value::as_u64)
+        .collect();
+    assert_eq!(seen.len(), 200);
+    for (name, total) in [("hot", 150), ("rare", 100)] {
+        let read = http.query("read", "fresh", json!({ "name": name }));
+        assert_eq!(read.await.ok(), json!(total));
+    }
+    // Each call saw another value: 1 to 150, and 2 to 100 by twos.
+    seen.sort_unstable();
+    let mut expected: Vec<u64> = (1..=150).chain((1..=50).map(|n| 2 * n)).collect();
+    expected.sort_unstable();
+    assert_eq!(seen, expected);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn faults_with_a_key_are_kept_and_other_failures_are_not() {
     let node = TestNode::serving(APP, quick()).await;

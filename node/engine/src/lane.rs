@@ -3,9 +3,11 @@
 //! flushed, and says who is answered what. It has no clock, reads no state and runs no code.
 //!
 //! 1. A call waits in a bounded queue; one under a key that is under way joins that work.
-//! 2. One work at a time is admitted: it draws its revision and stamp, and is prepared over
-//!    the patches that are not applied yet. One that fails leaves a gap in the revisions.
-//! 3. Prepared works fill a batch. It is proposed when no other one is being flushed, or when
+//! 2. Works are admitted in order: each draws its revision and stamp, and is prepared over the
+//!    patches that are not applied yet, mutations side by side. They are certified in the same
+//!    order: one whose reads were written meanwhile is prepared again. One that fails leaves a
+//!    gap in the revisions.
+//! 3. Certified works fill a batch. It is proposed when no other one is being flushed, or when
 //!    it is full; at most a few are unacknowledged.
 //! 4. Callers are answered when their batch is applied. What was judged on unapplied patches,
 //!    refusals included, waits for those.
@@ -24,13 +26,16 @@ use flower_api::{Revision, limits};
 use crate::{
     entry::EntryKind,
     receipt::{Fingerprint, key_reused},
+    view::Patch,
 };
 
 mod batch;
+mod preparing;
 mod types;
 mod waiting;
 
 use batch::{Batch, Proposed, Verdict, mix, overloaded, timed_out};
+use preparing::{Next, Preparations, Preparing, is_mutation};
 pub use types::*;
 use waiting::Waiting;
 
@@ -39,6 +44,8 @@ use waiting::Waiting;
 pub struct LaneSettings {
     /// Works queued, and callers joined to works; more is refused (`FLOWER_LIMIT_QUEUE`).
     pub queue: usize,
+    /// Mutations prepared side by side.
+    pub parallel: usize,
     /// A batch is full at this many bytes.
     pub batch_bytes: u64,
     /// Proposed batches that are not applied.
@@ -53,6 +60,7 @@ impl Default for LaneSettings {
     fn default() -> Self {
         Self {
             queue: limits::QUEUE,
+            parallel: 1,
             batch_bytes: limits::BATCH_BYTES,
             unacknowledged: 3,
             trim_every_ms: (1_000, 60_000),
@@ -80,7 +88,7 @@ pub struct Lane {
     settings: LaneSettings,
     leading: Option<Leading>,
     queue: VecDeque<(JobId, Arc<Work>)>,
-    preparing: Option<(JobId, Arc<Work>, Drawn)>,
+    preparing: Preparations,
     filling: VecDeque<Batch>,
     proposed: VecDeque<Proposed>,
     waiting: Waiting,
@@ -95,10 +103,10 @@ impl Lane {
     /// A lane that does not lead.
     pub fn new(settings: LaneSettings) -> Self {
         Self {
+            preparing: Preparations::new(settings.parallel),
             settings,
             leading: None,
             queue: VecDeque::new(),
-            preparing: None,
             filling: VecDeque::new(),
             proposed: VecDeque::new(),
             waiting: Waiting::default(),
@@ -124,6 +132,11 @@ impl Lane {
         self.proposed.len()
     }
 
+    /// Mutations prepared again because what they had read was written meanwhile, ever.
+    pub fn conflicts(&self) -> u64 {
+        self.preparing.conflicts()
+    }
+
     /// The term that the lane draws in, while it leads.
     pub fn term(&self) -> Option<u64> {
         self.leading.as_ref().map(|l| l.term)
@@ -138,7 +151,16 @@ impl Lane {
                 work,
                 deadline_ms,
             } => self.arrived(ticket, work, deadline_ms, now, &mut out),
-            Event::Prepared { job, outcome } => self.prepared(job, outcome, now, &mut out),
+            Event::Prepared {
+                job,
+                outcome,
+                reads,
+            } => {
+                // One of an earlier leadership is not under way any more.
+                if self.preparing.end(job, outcome, reads) {
+                    self.certify(now, &mut out);
+                }
+            }
             Event::Flushed { batch } => {
                 if let Some(p) = self.proposed.iter_mut().find(|p| p.id == batch) {
                     p.flushed = true;
@@ -221,10 +243,34 @@ impl Lane {
         self.queue.push_back((job, Arc::new(work)));
     }
 
-    fn prepared(&mut self, job: JobId, outcome: Prepared, now: Now, out: &mut Vec<Effect>) {
-        let Some((_, work, drawn)) = self.preparing.take_if(|(id, ..)| *id == job) else {
-            return; // Of an earlier leadership.
-        };
+    /// Takes what is prepared, in the order of admission.
+    fn certify(&mut self, now: Now, out: &mut Vec<Effect>) {
+        while let Some(next) = self.preparing.next() {
+            match next {
+                Next::Certified(work, outcome) => self.certified(work, outcome, now, out),
+                Next::Again(job, work, drawn) => {
+                    let overlay = self.overlay();
+                    out.push(Effect::Prepare {
+                        job,
+                        work,
+                        drawn,
+                        overlay,
+                    });
+                }
+            }
+        }
+    }
+
+    fn certified(
+        &mut self,
+        prepared: Box<Preparing>,
+        outcome: Prepared,
+        now: Now,
+        out: &mut Vec<Effect>,
+    ) {
+        let Preparing {
+            job, work, drawn, ..
+        } = *prepared;
         if let Work::Trim { .. } = &*work {
             self.plan_trim(&outcome, drawn, now);
         }
@@ -241,6 +287,7 @@ impl Lane {
             }
             return;
         };
+        self.preparing.certify(patch.clone());
         let kind = work.kind();
         let full = self.settings.batch_bytes;
         let fits = |b: &Batch| {
@@ -318,7 +365,7 @@ impl Lane {
         if self.leading.take().is_none() {
             return;
         }
-        let unprepared = self.preparing.take().map(|(job, ..)| job);
+        let unprepared = self.preparing.clear();
         let queued = mem::take(&mut self.queue).into_iter().map(|(job, _)| job);
         for job in unprepared.into_iter().chain(queued).collect::<Vec<_>>() {
             self.refuse(job, &Refusal::NotLeading, out);
@@ -436,14 +483,31 @@ impl Lane {
     fn admit(&mut self, now: Now, out: &mut Vec<Effect>) {
         // A full batch that cannot be proposed holds the rest back.
         let full = |b: &Batch| b.bytes >= self.settings.batch_bytes;
-        if self.preparing.is_some() || self.filling.len() > 1 || self.filling.iter().any(full) {
+        if self.filling.len() > 1 || self.filling.iter().any(full) {
             return;
         }
-        let Some(leading) = &mut self.leading else {
-            return;
-        };
+        while let Some((job, work, drawn)) = self.draw(now) {
+            let overlay = self.overlay();
+            self.preparing.begin(job, work.clone(), drawn);
+            out.push(Effect::Prepare {
+                job,
+                work,
+                drawn,
+                overlay,
+            });
+        }
+    }
+
+    /// The next work that may be prepared now, with what it draws.
+    fn draw(&mut self, now: Now) -> Option<(JobId, Arc<Work>, Drawn)> {
+        let leading = self.leading.as_mut()?;
         let stamp_ms = now.wall_ms.max(leading.stamp_ms);
-        let (job, work) = if leading.trim_at_ms <= now.mono_ms {
+        let trim = leading.trim_at_ms <= now.mono_ms;
+        let alone = trim || self.queue.front().is_some_and(|(_, w)| !is_mutation(w));
+        if !self.preparing.has_room() || (alone && !self.preparing.is_empty()) {
+            return None;
+        }
+        let (job, work) = if trim {
             leading.trim_at_ms = u64::MAX;
             let work = Work::Trim {
                 cutoff_ms: stamp_ms,
@@ -452,10 +516,7 @@ impl Lane {
             self.last_number += 1;
             (JobId(self.last_number), Arc::new(work))
         } else {
-            match self.queue.pop_front() {
-                Some(next) => next,
-                None => return,
-            }
+            self.queue.pop_front()?
         };
         leading.stamp_ms = stamp_ms;
         leading.revision = Revision(leading.revision.0 + 1);
@@ -464,18 +525,16 @@ impl Lane {
             now_ms: stamp_ms,
             seed: mix(leading.seed, leading.revision.0),
         };
+        Some((job, work, drawn))
+    }
+
+    /// The certified patches that are not applied, oldest first.
+    fn overlay(&self) -> Vec<Arc<Patch>> {
         let proposed = self.proposed.iter().map(|p| &p.batch);
-        let overlay = proposed
+        proposed
             .chain(&self.filling)
             .flat_map(|b| b.patches.iter().cloned())
-            .collect();
-        self.preparing = Some((job, work.clone(), drawn));
-        out.push(Effect::Prepare {
-            job,
-            work,
-            drawn,
-            overlay,
-        });
+            .collect()
     }
 
     /// Asks to be woken at the first deadline or trim, unless an earlier wake is set.

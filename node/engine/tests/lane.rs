@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use flower_api::{Revision, wire::Outcome, wire::Problem};
 use flower_engine::{
-    Entry, EntryKind, PatchBuilder, Space, View,
+    Entry, EntryKind, PatchBuilder, ReadSet, ReadSetBuilder, Space, View,
     key::meta,
     lane::{
         BatchFailure, BatchId, Drawn, Effect, Event, JobId, Lane, LaneSettings, Mark, Mutation,
@@ -63,9 +63,14 @@ impl Bench {
     }
 
     fn prepared(&mut self, job: JobId, bytes: usize) -> Vec<Effect> {
+        self.ended(job, commit(bytes), None)
+    }
+
+    fn ended(&mut self, job: JobId, outcome: Prepared, reads: Option<ReadSet>) -> Vec<Effect> {
         self.step(Event::Prepared {
             job,
-            outcome: commit(bytes),
+            outcome,
+            reads: reads.map(Arc::new),
         })
     }
 }
@@ -252,10 +257,7 @@ fn a_failing_call_leaves_a_gap_and_waits_for_what_it_was_judged_on() {
     let first = proposed(&effects)[0].0;
     let (b, ..) = preparing(&effects);
     let refused = Problem::new(409, "fault:sold-out", "Sold out", "none left");
-    let effects = bench.step(Event::Prepared {
-        job: b,
-        outcome: Prepared::Refuse(Box::new(refused)),
-    });
+    let effects = bench.ended(b, Prepared::Refuse(Box::new(refused)), None);
     assert!(
         answers(&effects).is_empty(),
         "judged on a patch that is not applied"
@@ -269,10 +271,7 @@ fn a_failing_call_leaves_a_gap_and_waits_for_what_it_was_judged_on() {
     // With nothing unapplied, an answer is given at once.
     let mut bench = Bench::leading();
     let (job, ..) = preparing(&bench.call(1, "a", "{}"));
-    let effects = bench.step(Event::Prepared {
-        job,
-        outcome: Prepared::Answer(reply()),
-    });
+    let effects = bench.ended(job, Prepared::Answer(reply()), None);
     assert_eq!(answers(&effects), [(1, "done".into())]);
 }
 
@@ -484,9 +483,12 @@ fn trims_are_tried_by_the_leader_when_something_is_due() {
         next_due_ms,
     };
     let outcome = Prepared::Answer(trimmed(Some(1_007_000)));
-    let effects = bench
-        .lane
-        .step(Event::Prepared { job: *job, outcome }, bench.now);
+    let prepared = |job, outcome| Event::Prepared {
+        job,
+        outcome,
+        reads: None,
+    };
+    let effects = bench.lane.step(prepared(*job, outcome), bench.now);
     assert!(proposed(&effects).is_empty());
     assert_eq!(wake(&effects), Some(8_000));
     bench.now.mono_ms = 8_000;
@@ -498,9 +500,161 @@ fn trims_are_tried_by_the_leader_when_something_is_due() {
         patch: Arc::new(patch.seal()),
         reply: trimmed(None),
     };
-    let effects = bench.lane.step(Event::Prepared { job, outcome }, bench.now);
+    let effects = bench.lane.step(prepared(job, outcome), bench.now);
     assert_eq!(proposed(&effects)[0].1.kind, EntryKind::Trim);
     assert_eq!(wake(&effects), Some(68_000));
+}
+
+/// A lane that prepares several mutations side by side, and calls for each key.
+fn side_by_side(parallel: usize, keys: &[&str]) -> (Bench, Vec<(JobId, usize)>) {
+    let mut bench = Bench::new(LaneSettings {
+        parallel,
+        ..LaneSettings::default()
+    });
+    bench.lead(1);
+    let mut all = Vec::new();
+    for (i, key) in (1..).zip(keys) {
+        all.extend(preparations(&bench.call(i, key, "{}")));
+    }
+    (bench, all)
+}
+
+fn preparations(effects: &[Effect]) -> Vec<(JobId, usize)> {
+    let prepare = |e: &Effect| match e {
+        Effect::Prepare { job, overlay, .. } => Some((*job, overlay.len())),
+        _ => None,
+    };
+    effects.iter().filter_map(prepare).collect()
+}
+
+/// A patch of one record, and the set of what was read.
+fn writes(key: &'static str) -> Prepared {
+    let mut patch = PatchBuilder::new();
+    patch.put(Space::Data, key.as_bytes(), &b"v"[..]);
+    Prepared::Commit {
+        patch: Arc::new(patch.seal()),
+        reply: reply(),
+    }
+}
+
+fn reads(keys: &[&str]) -> Option<ReadSet> {
+    let mut set = ReadSetBuilder::default();
+    for key in keys {
+        set.record(Space::Data, key.as_bytes());
+    }
+    Some(set.finish())
+}
+
+#[test]
+fn mutations_are_prepared_side_by_side_and_certified_in_order() {
+    let (mut bench, all) = side_by_side(3, &["a", "b", "c", "d"]);
+    let jobs: Vec<JobId> = all.iter().map(|(job, _)| *job).collect();
+    assert_eq!(jobs.len(), 3, "the fourth waits");
+    // The third ends first: it must wait for the two before it.
+    assert!(bench.ended(jobs[2], writes("z"), reads(&["z"])).is_empty());
+    assert!(bench.ended(jobs[1], writes("y"), reads(&["y"])).is_empty());
+    let effects = bench.ended(jobs[0], writes("x"), reads(&["x"]));
+    let entry = &proposed(&effects)[0].1;
+    assert_eq!((entry.patches.len(), entry.revision), (4, Revision(13)));
+    assert_eq!(entry.patches[0].writes()[0].key, "x");
+    assert_eq!(preparations(&effects).len(), 1, "the fourth begins");
+    assert_eq!(bench.lane.conflicts(), 0);
+}
+
+#[test]
+fn a_mutation_whose_reads_were_written_meanwhile_is_prepared_again() {
+    let (mut bench, all) = side_by_side(2, &["a", "b"]);
+    let (a, b) = (all[0].0, all[1].0);
+    assert!(bench.ended(b, writes("y"), reads(&["x", "y"])).is_empty());
+    let effects = bench.ended(a, writes("x"), reads(&["x"]));
+    assert_eq!(
+        preparations(&effects),
+        [(b, 1)],
+        "over the patch of the first"
+    );
+    assert_eq!(bench.lane.conflicts(), 1);
+    let batch = proposed(&effects)[0].0;
+    let effects = bench.ended(b, writes("y"), reads(&["x", "y"]));
+    assert!(preparations(&effects).is_empty(), "the second try holds");
+    let effects = bench.step(Event::Applied { batch });
+    assert_eq!(answers(&effects), [(1, "done".into())]);
+}
+
+#[test]
+fn refusals_and_unknown_reads_are_judged_again_after_any_write() {
+    let refused = || {
+        let problem = Problem::new(409, "fault:sold-out", "Sold out", "none left");
+        Prepared::Refuse(Box::new(problem))
+    };
+    for (outcome, set, again) in [
+        (refused(), None, true),
+        (refused(), reads(&["x"]), true),
+        (refused(), reads(&["y"]), false),
+        (writes("y"), None, true),
+        // A receipt that was found is there for good.
+        (Prepared::Answer(reply()), None, false),
+    ] {
+        let (mut bench, all) = side_by_side(2, &["a", "b"]);
+        bench.ended(all[1].0, outcome.clone(), set);
+        let effects = bench.ended(all[0].0, writes("x"), reads(&[]));
+        let prepared = preparations(&effects);
+        assert_eq!(!prepared.is_empty(), again, "{outcome:?}");
+    }
+}
+
+#[test]
+fn a_deployment_is_prepared_alone() {
+    let mut bench = Bench::new(LaneSettings {
+        parallel: 4,
+        ..LaneSettings::default()
+    });
+    bench.lead(1);
+    let a = preparations(&bench.call(1, "a", "{}"))[0].0;
+    let mark = bench.step(Event::Arrived {
+        ticket: Ticket(2),
+        work: Work::Mark(Mark::Formed),
+        deadline_ms: 10_000,
+    });
+    assert!(preparations(&mark).is_empty(), "a mutation is under way");
+    assert!(bench.call(3, "b", "{}").is_empty(), "in order");
+    let effects = bench.ended(a, writes("x"), reads(&[]));
+    let mark = preparations(&effects);
+    assert_eq!(mark.len(), 1, "the mark, and nothing beside it");
+    let effects = bench.ended(mark[0].0, writes("m"), None);
+    assert_eq!(preparations(&effects).len(), 1);
+}
+
+#[test]
+fn conflicts_narrow_the_lane_and_calm_widens_it() {
+    let (mut bench, all) = side_by_side(4, &["a", "b", "c", "d"]);
+    let mut open: Vec<JobId> = all.iter().map(|(job, _)| *job).collect();
+    let mut most = open.len();
+    assert_eq!(most, 4);
+    let mut next = 100;
+    // All of them read and write one record.
+    for _ in 0..40 {
+        let job = open.remove(0);
+        let effects = bench.ended(job, writes("hot"), reads(&["hot"]));
+        let again = preparations(&effects);
+        open.splice(0..0, again.iter().map(|(job, _)| *job));
+        for (batch, _) in proposed(&effects) {
+            open.extend(
+                preparations(&bench.step(Event::Applied { batch }))
+                    .iter()
+                    .map(|p| p.0),
+            );
+        }
+        open.sort();
+        open.dedup();
+        next += 1;
+        open.extend(
+            preparations(&bench.call(next, &format!("k{next}"), "{}"))
+                .iter()
+                .map(|p| p.0),
+        );
+        most = open.len();
+    }
+    assert_eq!(most, 1, "one at a time while they conflict");
 }
 
 /// A receipt that is judged and recorded through the lane's overlay.

@@ -10,7 +10,7 @@ use std::{
 use bytes::Bytes;
 use flower_api::Revision;
 use flower_engine::{
-    Entry, Overlay, PatchBuilder, Space, View,
+    Entry, Overlay, PatchBuilder, ReadSet, ReadSetBuilder, Space, View,
     key::meta,
     lane::{
         BatchFailure, BatchId, Drawn, Effect, Event, JobId, Lane, LaneSettings, Mutation, Now,
@@ -29,8 +29,8 @@ enum Move {
     /// A call under one of a few keys, adding a number. The key fixes the number, but for
     /// every eighth call, which reuses it for another one.
     Call { key: u8, wrong: bool },
-    /// The preparation under way ends.
-    Prepare,
+    /// One of the preparations under way ends.
+    Prepare { which: usize },
     /// The log flushes its oldest unflushed batch.
     Flush,
     /// The oldest proposed batch is applied.
@@ -46,7 +46,7 @@ enum Move {
 fn moves() -> impl Strategy<Value = Vec<Move>> {
     let one = prop_oneof![
         8 => (0..24u8, 0..8u8).prop_map(|(key, w)| Move::Call { key, wrong: w == 0 }),
-        8 => Just(Move::Prepare),
+        8 => (0..4usize).prop_map(|which| Move::Prepare { which }),
         4 => Just(Move::Flush),
         4 => Just(Move::Apply),
         1 => (0..4usize, any::<bool>()).prop_map(|(survivors, told)| Move::Lose { survivors, told }),
@@ -56,7 +56,7 @@ fn moves() -> impl Strategy<Value = Vec<Move>> {
     proptest::collection::vec(one, 1..200)
 }
 /// A mutation that is being evaluated, and the patches that it sees.
-type Preparing = (JobId, Arc<Work>, Drawn, Vec<Arc<flower_engine::Patch>>);
+type Preparing = (JobId, Arc<Work>, Drawn, Arc<dyn View>);
 
 struct World {
     lane: Lane,
@@ -66,7 +66,7 @@ struct World {
     /// Applied state: what the real node keeps in `state.redb`.
     state: Arc<MemoryView>,
     log: VecDeque<(BatchId, Entry, bool)>,
-    preparing: Option<Preparing>,
+    preparing: Vec<Preparing>,
     open: BTreeSet<Ticket>,
     called: BTreeMap<Ticket, (u8, u64)>,
     /// Keys that somebody was told of as done, with the result.
@@ -81,16 +81,30 @@ fn scope() -> Scope {
     }
 }
 
-fn sum(view: &dyn View) -> u64 {
-    let read = view.get(Space::Data, b"sum").unwrap();
+/// Numbers are added up in several records, so that some calls conflict and some do not.
+const SUMS: u64 = 3;
+
+fn sum_key(of: u64) -> String {
+    format!("sum{}", of % SUMS)
+}
+
+fn sum(view: &dyn View, of: u64) -> u64 {
+    let read = view.get(Space::Data, sum_key(of).as_bytes()).unwrap();
     read.map_or(0, |b| u64::from_be_bytes(b[8..16].try_into().unwrap()))
+}
+
+/// The set of what the preparation of this number read.
+fn reads(add: u64) -> Option<Arc<ReadSet>> {
+    let mut set = ReadSetBuilder::default();
+    set.record(Space::Data, sum_key(add).as_bytes());
+    Some(Arc::new(set.finish()))
 }
 
 /// What the node does for `Prepare`: judge the key, else add the number to the sum. Odd keys
 /// write a row of their own size, so that batches fill.
-fn prepare(view: &dyn View, work: &Work, drawn: Drawn) -> Prepared {
+fn prepare(view: &dyn View, work: &Work, drawn: Drawn) -> (Prepared, Option<Arc<ReadSet>>) {
     let Work::Mutate(call) = work else {
-        return match work {
+        let alone = match work {
             Work::Trim { cutoff_ms, limit } => {
                 let trim = receipt::trim(view, *cutoff_ms, *limit).unwrap();
                 let reply = Reply::Trimmed {
@@ -102,23 +116,27 @@ fn prepare(view: &dyn View, work: &Work, drawn: Drawn) -> Prepared {
             }
             other => panic!("{other:?}"),
         };
+        return (alone, None);
     };
     let (scope, key, print) = (&call.scope, &call.key, call.fingerprint);
     match receipt::judge(view, scope, key, print, drawn.now_ms, RETENTION_MS).unwrap() {
-        Judged::Refuse(problem) => Prepared::Refuse(problem),
-        Judged::Replay(receipt) => Prepared::Answer(Reply::Mutated {
-            receipt,
-            unkept: None,
-            replayed: true,
-            deployment: None,
-        }),
+        Judged::Refuse(problem) => (Prepared::Refuse(problem), None),
+        Judged::Replay(receipt) => {
+            let replay = Reply::Mutated {
+                receipt,
+                unkept: None,
+                replayed: true,
+                deployment: None,
+            };
+            (Prepared::Answer(replay), None)
+        }
         Judged::New => {
             let add: u64 = call.args.parse().unwrap();
-            let total = sum(view) + add;
+            let total = sum(view, add) + add;
             let mut patch = PatchBuilder::new();
             let mut value = drawn.revision.0.to_be_bytes().to_vec();
             value.extend_from_slice(&total.to_be_bytes());
-            patch.put(Space::Data, &b"sum"[..], value);
+            patch.put(Space::Data, sum_key(add), value);
             patch.put(
                 Space::Data,
                 Bytes::from(format!("done/{key}")),
@@ -133,7 +151,7 @@ fn prepare(view: &dyn View, work: &Work, drawn: Drawn) -> Prepared {
                 until_ms: receipt::until_ms(key, drawn.now_ms, RETENTION_MS),
             };
             receipt::record(&mut patch, scope, key, &receipt);
-            Prepared::Commit {
+            let commit = Prepared::Commit {
                 patch: Arc::new(patch.seal()),
                 reply: Reply::Mutated {
                     receipt,
@@ -141,7 +159,8 @@ fn prepare(view: &dyn View, work: &Work, drawn: Drawn) -> Prepared {
                     replayed: false,
                     deployment: None,
                 },
-            }
+            };
+            (commit, reads(add))
         }
     }
 }
@@ -151,6 +170,7 @@ impl World {
         Self {
             lane: Lane::new(LaneSettings {
                 queue: 8,
+                parallel: 3,
                 batch_bytes: 1_500,
                 unacknowledged: 2,
                 trim_every_ms: (200, 2_000),
@@ -164,7 +184,7 @@ impl World {
             next_ticket: 0,
             state: Arc::default(),
             log: VecDeque::new(),
-            preparing: None,
+            preparing: Vec::new(),
             open: BTreeSet::new(),
             called: BTreeMap::new(),
             acknowledged: BTreeMap::new(),
@@ -181,8 +201,10 @@ impl World {
                     drawn,
                     overlay,
                 } => {
-                    assert!(self.preparing.is_none(), "one at a time");
-                    self.preparing = Some((job, work, drawn, overlay));
+                    assert!(self.preparing.len() < 3, "side by side");
+                    assert!(self.preparing.iter().all(|(other, ..)| *other != job));
+                    let view = Overlay::new(self.state.clone(), overlay);
+                    self.preparing.push((job, work, drawn, Arc::new(view)));
                 }
                 Effect::Propose { term, batch, entry } => {
                     assert_eq!(term, self.term);
@@ -192,7 +214,7 @@ impl World {
                 Effect::Reply { ticket, reply } => self.replied(ticket, reply),
                 Effect::Refuse { ticket, refusal } => self.refused(ticket, refusal),
                 Effect::WakeAt { mono_ms } => assert!(mono_ms > self.now.mono_ms),
-                Effect::DropSpeculation => self.preparing = None,
+                Effect::DropSpeculation => self.preparing.clear(),
             }
         }
     }
@@ -254,11 +276,16 @@ impl World {
                     deadline_ms: self.now.mono_ms + 1_000,
                 });
             }
-            Move::Prepare => {
-                if let Some((job, work, drawn, overlay)) = self.preparing.take() {
-                    let view = Overlay::new(self.state.clone(), overlay);
-                    let outcome = prepare(&view, &work, drawn);
-                    self.step(Event::Prepared { job, outcome });
+            Move::Prepare { which } => {
+                if !self.preparing.is_empty() {
+                    let which = which % self.preparing.len();
+                    let (job, work, drawn, view) = self.preparing.remove(which);
+                    let (outcome, reads) = prepare(&*view, &work, drawn);
+                    self.step(Event::Prepared {
+                        job,
+                        outcome,
+                        reads,
+                    });
                 }
             }
             Move::Flush => {
@@ -305,7 +332,7 @@ impl World {
             };
             self.step(Event::Failed { batch, why });
         }
-        self.preparing = None;
+        self.preparing.clear();
         self.step(Event::LostLeadership);
         assert_eq!(self.lane.term(), None);
     }
@@ -327,7 +354,7 @@ impl World {
             self.lead();
         }
         for _ in 0..200 {
-            self.do_move(Move::Prepare);
+            self.do_move(Move::Prepare { which: 0 });
             self.do_move(Move::Flush);
             self.do_move(Move::Apply);
         }
@@ -357,6 +384,7 @@ proptest! {
                 prop_assert!(!world.acknowledged.contains_key(&key), "acknowledged and gone");
             }
         }
-        prop_assert_eq!(sum(&*world.state), sum_of_done);
+        let sums: u64 = (0..SUMS).map(|of| sum(&*world.state, of)).sum();
+        prop_assert_eq!(sums, sum_of_done);
     }
 }

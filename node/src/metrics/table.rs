@@ -147,6 +147,11 @@ pub const METRICS: &[Metric] = &[
         &[],
         "Mutations that share one log entry.",
     ),
+    counter(
+        "flower_mutation_conflicts_total",
+        &[],
+        "Mutations prepared again because what they had read was written meanwhile.",
+    ),
     histogram(
         "flower_log_flush_seconds",
         &[],

@@ -8,6 +8,7 @@ use flower_api::{Revision, manifest::Manifest, wire::Problem};
 
 use crate::{
     entry::{Entry, EntryKind},
+    reads::ReadSet,
     receipt::{Fingerprint, IdempotencyKey, Receipt, Scope},
     view::Patch,
 };
@@ -210,6 +211,9 @@ pub enum Event {
         job: JobId,
         /// How.
         outcome: Prepared,
+        /// What it read of the state; absent when that is not known, and then every write
+        /// since its preparation began makes it be prepared again.
+        reads: Option<Arc<ReadSet>>,
     },
     /// The local log holds this batch durably.
     Flushed {
@@ -249,7 +253,7 @@ pub enum Event {
 #[derive(Debug, Clone)]
 pub enum Effect {
     /// Prepare this work on the newest view with these patches laid over it, and answer
-    /// with `Prepared`. At most one is under way.
+    /// with `Prepared`. Several may be under way; the same work is again only after its answer.
     Prepare {
         /// The work's number.
         job: JobId,
