@@ -7,8 +7,8 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use flower_api::{
     admin::{
-        AddLearner, AdminApi, AdminError, Bootstrap, Deploy, Deployed, Done, Endpoint, Fence,
-        OfMember, path,
+        ActiveDeployment, AddLearner, AdminApi, AdminError, Bootstrap, Deploy, Deployed, Done,
+        Endpoint, Fence, OfMember, path,
     },
     report::{Identity, Report},
     wire::Problem,
@@ -35,6 +35,14 @@ impl AdminClient {
     /// Calls with `token`, if there is one.
     pub fn new(token: Option<String>) -> Self {
         Self { token }
+    }
+
+    /// What is deployed; nothing while nothing is.
+    ///
+    /// # Errors
+    /// As the calls of [`AdminApi`].
+    pub async fn deployment(&self, at: &Endpoint) -> Result<Option<ActiveDeployment>, AdminError> {
+        self.get(at, path::DEPLOYMENT).await
     }
 
     /// Makes the state durable now.

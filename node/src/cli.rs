@@ -11,6 +11,7 @@ use crate::config::SETTINGS;
 
 pub(crate) mod bundle;
 mod call;
+mod check;
 mod deploy;
 mod failure;
 mod footprint;
@@ -58,6 +59,8 @@ enum Command {
     Serve,
     /// Runs an application on this computer alone, and again whenever its file changes.
     Dev(DevArgs),
+    /// Looks into a bundle before it is deployed: what it declares, what it would change.
+    Check(check::CheckArgs),
     /// Makes a bundle the application of a cluster.
     Deploy(deploy::DeployArgs),
     /// Calls a mutation, exactly once: tried again under the same key until its outcome is known.
@@ -122,6 +125,7 @@ pub fn run() -> ExitCode {
             clap_complete::generate(shell, &mut command(), "flower", &mut std::io::stdout());
             Ok(())
         }
+        Command::Check(args) => block_on(check::check(args, output)),
         Command::Deploy(args) => block_on(deploy::deploy(args, output)),
         Command::Call(args) => block_on(call::call(args, output)),
         Command::Query(args) => block_on(call::query(args, output)),

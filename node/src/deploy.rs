@@ -5,19 +5,47 @@
 use std::sync::Arc;
 
 use flower_api::{
-    admin::{Deploy, Deployed},
+    admin::{ActiveDeployment, Deploy, Deployed},
     wire::{Problem, code},
 };
-use flower_engine::lane::{Reply, Work};
+use flower_engine::{
+    ViewError, deploy,
+    lane::{Reply, Work},
+};
 
 use crate::{
-    env::Mono,
+    env::{Fatal, Mono},
     prepare::bad_bundle,
     service::Service,
     workers::{Isolates, Purpose},
 };
 
 impl Service {
+    /// The active deployment, as this node has applied it.
+    ///
+    /// # Errors
+    /// `internal` when the state cannot be read; the node stops then.
+    pub fn active_deployment(&self) -> Result<Option<ActiveDeployment>, Box<Problem>> {
+        let view = self.consensus.view();
+        let read = || {
+            let Some((hash, revision, managed_by)) = deploy::active(&*view)? else {
+                return Ok(None);
+            };
+            let loaded = deploy::load(&*view, &hash)?;
+            Ok(loaded.map(|loaded| ActiveDeployment {
+                hash,
+                revision,
+                managed_by,
+                manifest: loaded.manifest.clone(),
+            }))
+        };
+        read().map_err(|error: ViewError| {
+            self.env.tasks.fail(Fatal::new(error.to_string()));
+            let detail = "this node cannot read its state and stops; ask another one";
+            Box::new(Problem::new(500, code::INTERNAL, "Internal error", detail))
+        })
+    }
+
     /// Makes a bundle the active application.
     ///
     /// # Errors

@@ -71,6 +71,7 @@ fn a_developers_session() {
     );
     let (url, admin) = (dev.url.clone(), dev.admin.clone());
 
+    checks(app, &admin);
     calls(&url);
     refusals(&url);
     reports(&admin);
@@ -83,6 +84,29 @@ fn a_developers_session() {
     let found = json(&["query", "read", r#"{"key":"tea"}"#, "--url", &dev.url]);
     assert_eq!(found["result"], json!([7, "second"]), "{found}");
     dev.stop();
+}
+
+fn checks(app: &str, admin: &str) {
+    let alone = json(&["check", app]);
+    assert!(alone["heapBytes"].as_u64().unwrap() > 0, "{alone}");
+    assert_eq!(alone["against"], Value::Null);
+    let same = json(&["check", app, "--deployed", "--admin-url", admin]);
+    assert_eq!(same["against"]["hash"], same["hash"], "{same}");
+    assert_eq!(same["against"]["differences"], json!([]));
+    let dir = tempfile::tempdir().unwrap();
+    let other = dir.path().join("other.js");
+    let other = other.to_str().unwrap();
+    let text = r#"import { query, t, table } from "@flower/sdk";
+        table("others", { n: t.int() });
+        export const all = query({ args: {} }, (db) => db.others.all());"#;
+    std::fs::write(other, text).unwrap();
+    let found = json(&["check", other, "--deployed", "--admin-url", admin]);
+    assert_eq!(found["against"]["differences"][0]["impact"], "loses-data");
+    assert_eq!(found["wholeTables"][0]["line"], 3, "{found}");
+    std::fs::write(other, "export const x = ;").unwrap();
+    let (code, _, said) = run(&["check", other]);
+    assert_eq!(code, 1, "{said}");
+    assert!(said.contains("app.js"), "{said}");
 }
 
 fn calls(url: &str) {

@@ -5,7 +5,8 @@ use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    ids::{ClusterId, GroupId, MemberId},
+    ids::{ClusterId, GroupId, MemberId, Revision},
+    manifest::Manifest,
     report::{ConfigVersion, Identity, Report},
     wire::Problem,
 };
@@ -28,6 +29,8 @@ pub mod path {
     pub const TRANSFER: &str = "/v1/admin/transfer";
     /// Makes a bundle the active application.
     pub const DEPLOY: &str = "/v1/admin/deploy";
+    /// What is deployed, as this node has applied it; `null` while nothing is.
+    pub const DEPLOYMENT: &str = "/v1/admin/deployment";
     /// Makes the state durable now.
     pub const CHECKPOINT: &str = "/v1/admin/checkpoint";
     /// Stores the replicated mark that the group has reached its size.
@@ -121,6 +124,21 @@ pub struct Deployed {
     pub changed: bool,
     /// What changed in the manifest, for people.
     pub changes: Vec<String>,
+}
+
+/// The active deployment.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ActiveDeployment {
+    /// SHA-256 of the bundle, hex.
+    pub hash: String,
+    /// Revision that activated it.
+    pub revision: Revision,
+    /// The ConfigMap that owns the application, if one does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub managed_by: Option<String>,
+    /// What it declares.
+    pub manifest: Manifest,
 }
 
 /// The call was carried out; the configuration afterwards.

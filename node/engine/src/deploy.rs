@@ -10,6 +10,8 @@ use crate::{
     view::{Patch, View},
 };
 
+pub use compare::{Difference, Impact, WholeTable, compare, whole_tables};
+
 /// A bundle made active, ready to be run.
 #[derive(Debug, Clone)]
 pub struct Deployment {
@@ -111,6 +113,7 @@ pub fn sweep(view: &dyn View, most: usize) -> Result<Option<Patch>, ViewError> {
     sweep::sweep(view, most)
 }
 
+mod compare;
 mod diff;
 mod plan;
 mod record;

@@ -25,8 +25,7 @@ pub(super) struct ClientTarget {
         long,
         env = "FLOWER_TOKEN",
         hide_env_values = true,
-        value_name = "TOKEN",
-        hide_env_values = true
+        value_name = "TOKEN"
     )]
     token: Option<String>,
     /// Directory with the file `client`, whose first token is used when --token is not given.
@@ -56,8 +55,7 @@ pub(super) struct AdminTarget {
         long,
         env = "FLOWER_ADMIN_TOKEN",
         hide_env_values = true,
-        value_name = "TOKEN",
-        hide_env_values = true
+        value_name = "TOKEN"
     )]
     admin_token: Option<String>,
     /// Directory with the file `admin`, whose first token is used when --admin-token is not given.

@@ -27,7 +27,11 @@ impl Changes {
             .canonicalize()
             .map_err(|e| format!("{}: {e}", path.display()))?;
         let (tell, events) = mpsc::channel(1);
-        let watcher = notify::recommended_watcher(move |_| {
+        let watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
+            // Reading is an event too: looking at the file must not be a reason to look again.
+            if event.is_ok_and(|event| event.kind.is_access()) {
+                return;
+            }
             // Full: somebody will look anyway.
             let _ = tell.try_send(());
         });
@@ -84,6 +88,21 @@ mod tests {
         std::fs::rename(&next, &app).unwrap();
         changes.next().await.unwrap();
         assert_eq!(changes.seen.as_deref(), Some(&b"333"[..]));
+    }
+
+    #[tokio::test]
+    async fn reading_the_file_is_no_reason_to_look_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let app = dir.path().join("app.js");
+        std::fs::write(&app, "1").unwrap();
+        let mut changes = Changes::of(&app).unwrap();
+        for _ in 0..20 {
+            std::fs::read(&app).unwrap();
+        }
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        assert!(changes.events.try_recv().is_err());
+        std::fs::write(&app, "22").unwrap();
+        assert!(changes.events.recv().await.is_some());
     }
 
     #[test]

@@ -51,6 +51,7 @@ pub(super) fn router(front: Front) -> Router {
         .route(path::TRANSFER, post(transfer))
         .route(path::FORMED, post(formed))
         .route(path::DEPLOY, post(deploy))
+        .route(path::DEPLOYMENT, get(deployment))
         .route(path::CHECKPOINT, post(checkpoint))
         .route(path::PREPARE_STOP, post(prepare_stop))
         .fallback(nothing)
@@ -266,6 +267,13 @@ async fn deploy(State(front): State<Front>, request: Request) -> Response {
     answer(front, request, bound, |front, bytes, deadline| async move {
         let call: Deploy = body::json(&bytes)?;
         front.service()?.deploy(call, deadline).await
+    })
+    .await
+}
+
+async fn deployment(State(front): State<Front>, request: Request) -> Response {
+    answer(front, request, BODY, |front, _, _| async move {
+        front.service()?.active_deployment()
     })
     .await
 }

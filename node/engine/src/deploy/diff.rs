@@ -33,7 +33,7 @@ pub(super) enum Change {
 }
 
 /// Whether every value of `old` is one of `new`.
-fn widens(old: &FieldType, new: &FieldType) -> bool {
+pub(super) fn widens(old: &FieldType, new: &FieldType) -> bool {
     use FieldType as T;
     let at_most = |old: &Option<u64>, new: &Option<u64>| match (old, new) {
         (_, None) => true,
