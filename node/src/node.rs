@@ -8,7 +8,10 @@ use flower_api::{
     MemberId,
     report::{Identity, Lifecycle},
 };
-use flower_store::{AdoptError, DataDir, DirReport, DirSettings, OpenDir, Opened};
+use flower_store::{
+    AdoptError, DataDir, DirReport, DirSettings, OpenDir, Opened,
+    sabotage::{Break, is_broken},
+};
 use rand::RngCore;
 
 use crate::{
@@ -56,7 +59,11 @@ impl Node {
     /// port is taken.
     pub async fn open(env: &Env, settings: NodeSettings) -> Result<Self, Fatal> {
         let group = settings.directory.group;
-        let stage = match open_directory(env, settings.directory).await? {
+        let mint = match is_broken(Break::MemberIdReused) {
+            false => MemberId(env.seeds.child("member id").rng().next_u64()),
+            true => named(&settings.name),
+        };
+        let stage = match open_directory(env, settings.directory, mint).await? {
             Opened::Fresh(open) | Opened::Member(open) => {
                 Stage::Running(start(env, &settings, open).await?)
             }
@@ -122,8 +129,13 @@ impl Node {
     }
 }
 
-async fn open_directory(env: &Env, settings: DirSettings) -> Result<Opened, Fatal> {
-    let mint = MemberId(env.seeds.child("member id").rng().next_u64());
+/// A member id that is the same for every volume; for [`Break::MemberIdReused`].
+fn named(name: &str) -> MemberId {
+    let bytes = name.bytes().map(u64::from);
+    MemberId(bytes.fold(7, |id, byte| id.wrapping_mul(31).wrapping_add(byte)))
+}
+
+async fn open_directory(env: &Env, settings: DirSettings, mint: MemberId) -> Result<Opened, Fatal> {
     let disk = env.disk.clone();
     let open = move || DataDir::open(disk, &settings, mint);
     env.run_on(LaneId::State, open)

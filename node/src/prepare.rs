@@ -16,6 +16,8 @@ use flower_engine::{
     receipt::{self, Ended, Judged, Receipt},
 };
 
+use flower_store::sabotage::{Break, is_broken};
+
 use crate::workers::{Call, Isolates, Purpose};
 
 /// A work's outcome, and what it read; absent when that is not known.
@@ -155,7 +157,9 @@ fn mutate(
         created_ms: drawn.now_ms,
         until_ms: receipt::until_ms(key, drawn.now_ms, retention_ms),
     };
-    receipt::record(&mut patch, scope, key, &receipt);
+    if !is_broken(Break::ReceiptOutsidePatch) {
+        receipt::record(&mut patch, scope, key, &receipt);
+    }
     let reply = Reply::Mutated {
         receipt,
         unkept,

@@ -257,3 +257,31 @@ pub struct Report {
     /// Free space.
     pub disk: Disk,
 }
+
+impl Report {
+    /// The report of a node that takes no part and knows nothing but who it is: one whose data
+    /// cannot be read.
+    pub fn bare(identity: Identity, not_ready: String) -> Self {
+        Self {
+            identity,
+            role: Role::None,
+            term: 0,
+            leader: None,
+            quorum_lease: false,
+            configuration: None,
+            positions: Positions::default(),
+            followers: Vec::new(),
+            formed: false,
+            owner: None,
+            deployment: None,
+            ready: false,
+            not_ready: Some(not_ready),
+            images_received: 0,
+            replayed_entries: 0,
+            full_repairs: 0,
+            state_checksum: String::new(),
+            footprint: Footprint::default(),
+            disk: Disk::default(),
+        }
+    }
+}

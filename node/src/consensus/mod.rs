@@ -30,6 +30,7 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use flower_api::{MemberId, Revision, report::Disk};
 use flower_store::{LogPosition, StateStats, StateView};
+use rand::RngCore;
 use tokio::sync::watch;
 
 pub use fence::FenceError;
@@ -126,7 +127,9 @@ impl Consensus {
             outgoing: outgoing.clone(),
         };
         let store = LogStore::new(log.clone(), state.clone());
-        let raft = Raft::new(me.member.0, config, network, store, state.clone())
+        let start = Raft::new(me.member.0, config, network, store, state.clone());
+        let seed = env.seeds.child("elections").rng().next_u64();
+        let raft = types::seeded(seed, start)
             .await
             .map_err(|e| Fatal::new(format!("consensus cannot start: {e}")))?;
         let server = Server {

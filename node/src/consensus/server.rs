@@ -11,7 +11,10 @@ use std::{
 };
 
 use flower_api::limits;
-use flower_store::LogRecord;
+use flower_store::{
+    LogRecord,
+    sabotage::{Break, is_broken},
+};
 use openraft::{
     ReadPolicy,
     errors::RaftError,
@@ -271,6 +274,11 @@ impl Server {
     }
 
     async fn fence(&self) -> Response {
+        if is_broken(Break::FenceBeforeCommit)
+            && let Some(index) = super::fence::unasked(&self.raft)
+        {
+            return Response::Fence(index);
+        }
         match self.raft.get_read_linearizer(ReadPolicy::ReadIndex).await {
             Ok(linearizer) => Response::Fence(linearizer.read_log_id().index()),
             Err(error) => Response::Failed(error.to_string()),

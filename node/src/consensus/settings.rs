@@ -3,6 +3,7 @@
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use flower_api::limits;
+use flower_store::sabotage::{Break, is_broken};
 use openraft::{Config, SnapshotPolicy};
 
 use super::{handshake::PeerSecrets, identity::Me};
@@ -76,7 +77,7 @@ impl Timing {
             election_timeout_max: ms(self.election_max),
             heartbeat_min_interval: Some(ms(self.heartbeat) / 4),
             quorum_loss_probe_interval: Some(2 * ms(self.election_max)),
-            enable_leader_restore: Some(false),
+            enable_leader_restore: Some(is_broken(Break::LeaderRestore)),
             enable_pre_vote: Some(true),
             allow_log_reversion: Some(false),
             snapshot_policy: SnapshotPolicy::Never,

@@ -15,6 +15,7 @@ use flower_api::Revision;
 use flower_store::{
     Checkpointed, ImageError, ImageReader, LogPosition, Payload, Received, Receiving, State,
     StateStats, StateView, Verified, Views,
+    sabotage::{Break, is_broken},
 };
 use futures::{Stream, StreamExt};
 use openraft::{
@@ -193,7 +194,7 @@ impl StateStore {
         }
         let log = loop {
             let flushed = self.0.log.flush().await?;
-            if flushed.position() >= applied {
+            if flushed.position() >= applied || is_broken(Break::CheckpointAheadOfLog) {
                 break flushed;
             }
             self.0.env.sleep(LOG_WAIT).await;
@@ -220,7 +221,9 @@ impl StateStore {
         let mut applied = self.applied();
         loop {
             let current = *self.0.checkpointed.borrow();
-            if let Some(current) = current.filter(|c| c.position().map(|p| p.index) >= Some(index))
+            let past = is_broken(Break::PurgePastCheckpoint);
+            if let Some(current) =
+                current.filter(|c| past || c.position().map(|p| p.index) >= Some(index))
             {
                 return Ok(current);
             }

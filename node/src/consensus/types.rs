@@ -26,7 +26,18 @@ openraft::declare_raft_types!(
         R = (),
         NodeId = u64,
         Node = Peer,
+        AsyncRuntime = Runtime,
 );
+
+/// The library draws its timeouts from a seed of ours and not from the thread, so that one
+/// number replays a simulated world. See [`seeded`].
+type Runtime = openraft::rt::deterministic_rng::DeterministicRng<openraft_rt_tokio::TokioRuntime>;
+
+/// Runs `start`, which starts the library's tasks: they, and those that they start, draw from
+/// `seed`.
+pub(crate) async fn seeded<F: Future>(seed: u64, start: F) -> F::Output {
+    Runtime::scope(seed, start).await
+}
 
 pub(crate) type LeaderId = CommittedLeaderIdOf<Types>;
 pub(crate) type LogId = LogIdOf<Types>;

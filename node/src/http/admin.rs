@@ -13,6 +13,7 @@ use axum::{
 };
 use flower_api::{
     admin::{AddLearner, Bootstrap, Deploy, Done, Fence, OfMember, path},
+    report::Report,
     wire::{Problem, code, header},
 };
 use http::{HeaderValue, StatusCode, header as standard};
@@ -167,6 +168,11 @@ async fn identity(State(front): State<Front>, request: Request) -> Response {
 
 async fn report(State(front): State<Front>, request: Request) -> Response {
     answer(front, request, BODY, |front, _, _| async move {
+        // The operator replaces a member whose data is lost; it must hear of it.
+        if let Stage::Broken(identity) = &**front.0.stage.load() {
+            let why = front.verdict().reason().unwrap_or_default();
+            return Ok(Report::bare((**identity).clone(), why));
+        }
         let service = front.service()?;
         service
             .report(front.verdict().reason())

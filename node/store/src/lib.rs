@@ -12,6 +12,7 @@ pub mod error;
 pub mod image;
 pub mod log;
 pub mod record;
+pub mod sabotage;
 #[cfg(feature = "sim")]
 pub mod sim_disk;
 pub mod state;

@@ -19,6 +19,7 @@ use crate::{
     disk::{Disk, FileName},
     error::{Fatal, OpenError},
     record::{LogPosition, LogRecord},
+    sabotage::{Break, is_broken},
     state::Checkpointed,
     tables::{LOG, OWN, own},
 };
@@ -206,7 +207,9 @@ impl Log {
     /// # Errors
     /// When the state is not durable up to `upto`: the log would be all that is left of it.
     pub fn purge(&self, upto: LogPosition, behind: &Checkpointed) -> Result<(), Fatal> {
-        if behind.position().map(|position| position.index) < Some(upto.index) {
+        if behind.position().map(|position| position.index) < Some(upto.index)
+            && !is_broken(Break::PurgePastCheckpoint)
+        {
             return Err(Fatal::new(format!(
                 "purging the log up to {upto} was asked, but the state is durable only up to {}",
                 behind
@@ -266,7 +269,10 @@ impl Log {
 fn write(open: &OpenFile, work: &Work) -> Result<u64, redb::Error> {
     let mut bytes = work.disk_bytes;
     let mut txn = open.db.begin_write()?;
-    txn.set_durability(Durability::Immediate)?;
+    txn.set_durability(match is_broken(Break::NoFlush) {
+        false => Durability::Immediate,
+        true => Durability::None,
+    })?;
     write_records(&txn, work, &mut bytes)?;
     write_own(&txn, work, bytes)?;
     txn.commit()?;

@@ -33,6 +33,8 @@ pub enum Fault {
 #[derive(Clone)]
 pub struct SimDisk {
     world: Arc<Mutex<World>>,
+    /// The program's epoch, for the disk of one program.
+    bound: Option<u64>,
 }
 
 struct World {
@@ -51,6 +53,7 @@ struct World {
     fault: Option<(u64, Fault)>,
     dead: bool,
     lying: bool,
+    digest: u64,
 }
 
 #[derive(Default)]
@@ -101,7 +104,20 @@ impl SimDisk {
                 fault: None,
                 dead: false,
                 lying: false,
+                digest: 0,
             })),
+            bound: None,
+        }
+    }
+
+    /// The same disk for one program: it reaches nothing once the power was cut or the program
+    /// was killed.
+    #[must_use]
+    pub fn for_program(&self) -> Self {
+        let epoch = self.world.lock().epoch;
+        Self {
+            world: self.world.clone(),
+            bound: Some(epoch),
         }
     }
 
@@ -109,6 +125,31 @@ impl SimDisk {
     /// those opened afterwards see what survived. Pending faults are forgotten.
     pub fn cut_power(&self) {
         self.world.lock().cut();
+    }
+
+    /// Ends the program that uses the disk, with the power on: handles opened before reach
+    /// nothing any more, but nothing is lost (yet: what was not synced still is not).
+    pub fn kill(&self) {
+        let mut world = self.world.lock();
+        world.epoch += 1;
+        world.dead = false;
+        world.fault = None;
+    }
+
+    /// Replaces the disk by an empty one of the same size.
+    pub fn wipe(&self) {
+        let mut world = self.world.lock();
+        world.epoch += 1;
+        (world.dead, world.fault) = (false, None);
+        world.files.clear();
+        world.names.clear();
+        world.durable_names.clear();
+        world.pending_names.clear();
+    }
+
+    /// A hash of every operation since the disk was made: kind, place and bytes.
+    pub fn digest(&self) -> u64 {
+        self.world.lock().digest
     }
 
     /// From the `after`-th operation (write, change of length, sync, change of the directory)
@@ -132,6 +173,11 @@ impl SimDisk {
     /// Makes the disk this large; what is on it stays.
     pub fn set_capacity(&self, bytes: u64) {
         self.world.lock().capacity = bytes;
+    }
+
+    /// Bytes in use.
+    pub fn used(&self) -> u64 {
+        self.world.lock().used()
     }
 
     /// Operations that changed something, since the disk was made.
@@ -178,6 +224,7 @@ impl World {
         self.alive(epoch)?;
         let at = self.operations;
         self.operations += 1;
+        self.digest = xxh3_64_with_seed(&at.to_le_bytes(), self.digest);
         match self.fault {
             Some((from, Fault::PowerCut)) if at >= from => {
                 self.dead = true;
@@ -252,6 +299,7 @@ impl World {
             return Err(io::Error::from_raw_os_error(28));
         }
         self.bytes_written += data.len() as u64;
+        self.digest = xxh3_64_with_seed(data, self.digest ^ offset ^ id as u64);
         let file = &mut self.files[id];
         file.blocks.extend(blocks);
         write_at(&mut file.current, offset, data);
@@ -325,7 +373,7 @@ impl FileData {
 impl Disk for SimDisk {
     fn open(&self, file: FileName) -> io::Result<Box<dyn StorageBackend>> {
         let mut world = self.world.lock();
-        let epoch = world.epoch;
+        let epoch = self.bound.unwrap_or(world.epoch);
         let id = match world.names.get(&file) {
             Some(id) => {
                 world.alive(epoch)?;
@@ -345,7 +393,7 @@ impl Disk for SimDisk {
 
     fn len(&self, file: FileName) -> io::Result<Option<u64>> {
         let world = self.world.lock();
-        world.alive(world.epoch)?;
+        world.alive(self.bound.unwrap_or(world.epoch))?;
         Ok(world
             .names
             .get(&file)
@@ -354,7 +402,7 @@ impl Disk for SimDisk {
 
     fn rename(&self, from: FileName, to: FileName) -> io::Result<()> {
         let mut world = self.world.lock();
-        let epoch = world.epoch;
+        let epoch = self.bound.unwrap_or(world.epoch);
         world.operate(epoch, false)?;
         let Some(id) = world.names.get(&from).copied() else {
             return Err(io::ErrorKind::NotFound.into());
@@ -365,7 +413,7 @@ impl Disk for SimDisk {
 
     fn remove(&self, file: FileName) -> io::Result<()> {
         let mut world = self.world.lock();
-        let epoch = world.epoch;
+        let epoch = self.bound.unwrap_or(world.epoch);
         world.operate(epoch, false)?;
         if world.names.contains_key(&file) {
             world.change_names(vec![(file, None)]);
@@ -375,7 +423,7 @@ impl Disk for SimDisk {
 
     fn sync_dir(&self) -> io::Result<()> {
         let mut world = self.world.lock();
-        let epoch = world.epoch;
+        let epoch = self.bound.unwrap_or(world.epoch);
         world.operate(epoch, false)?;
         world.syncs += 1;
         world.pending_names.clear();
@@ -385,7 +433,7 @@ impl Disk for SimDisk {
 
     fn read_small(&self, file: FileName) -> io::Result<Option<Vec<u8>>> {
         let world = self.world.lock();
-        world.alive(world.epoch)?;
+        world.alive(self.bound.unwrap_or(world.epoch))?;
         Ok(world
             .names
             .get(&file)
@@ -394,7 +442,7 @@ impl Disk for SimDisk {
 
     fn write_small_atomically(&self, file: FileName, bytes: &[u8]) -> io::Result<()> {
         let mut world = self.world.lock();
-        let epoch = world.epoch;
+        let epoch = self.bound.unwrap_or(world.epoch);
         world.operate(epoch, true)?;
         world.files.push(FileData::default());
         let id = world.files.len() - 1;

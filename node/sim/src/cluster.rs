@@ -1,0 +1,316 @@
+//! Clusters by hand, for scenarios: formed, deployed to, and called as a client would. Every
+//! call is one over the world's network; what fails is tried again under the same key.
+
+use std::time::Duration;
+
+use flower_api::{
+    ClusterId, GroupId, MemberId,
+    admin::{AddLearner, AdminApi, AdminError, Bootstrap, Deploy, Endpoint, Fence, OfMember},
+    report::{Report, Role},
+    wire::{Outcome, Problem, header},
+};
+use http::Method;
+use serde_json::Value;
+
+use crate::{
+    APP,
+    admin::SimAdmin,
+    audit::Audit,
+    http::{Answer, Http, NoAnswer},
+    node::{ADMIN, CLIENT, PEER},
+    world::{ADMIN_TOKEN, CLIENT_TOKEN},
+};
+
+/// Between two attempts.
+const AGAIN: Duration = Duration::from_millis(50);
+/// One try of a call.
+const CALL_LIMIT: Duration = Duration::from_secs(12);
+
+/// Where a host's admin API is.
+pub fn endpoint(host: &str) -> Endpoint {
+    Endpoint(format!("http://{host}:{ADMIN}"))
+}
+
+/// A host's peer address.
+pub fn peer(host: &str) -> String {
+    format!("{host}:{PEER}")
+}
+
+/// A person's fence.
+pub fn fence(report: &Report) -> Fence {
+    Fence {
+        configuration: report.configuration.as_ref().map(|c| c.version),
+        uid: String::new(),
+        generation: 0,
+        adopt: false,
+    }
+}
+
+/// A client of a world's cluster, on the host of a script.
+#[derive(Clone)]
+pub struct Cluster {
+    admin: SimAdmin,
+    calls: Http,
+}
+
+/// How a mutation ended.
+#[derive(Debug, Clone)]
+pub enum Ended {
+    /// The stored result.
+    Result {
+        /// JSON.
+        value: Value,
+        /// It came from the receipt.
+        replayed: bool,
+        /// Revision.
+        revision: u64,
+    },
+    /// Refused or failed.
+    Problem(Box<Problem>),
+    /// No answer.
+    None(NoAnswer),
+}
+
+impl Cluster {
+    /// A client on the host `name`.
+    pub fn new(name: &str, audit: &Audit) -> Self {
+        Self {
+            admin: SimAdmin(Http::new(name, audit, ADMIN_TOKEN, true)),
+            calls: Http::new(name, audit, CLIENT_TOKEN, true),
+        }
+    }
+
+    /// The admin API.
+    pub fn admin(&self) -> &SimAdmin {
+        &self.admin
+    }
+
+    /// A node's report, once it answers and `fits`.
+    pub async fn report(&self, host: &str, fits: impl Fn(&Report) -> bool) -> Report {
+        loop {
+            match self.admin.report(&endpoint(host)).await {
+                Ok(report) if fits(&report) => return report,
+                _ => tokio::time::sleep(AGAIN).await,
+            }
+        }
+    }
+
+    /// The leader among `hosts` and its report, with a committed configuration.
+    pub async fn leader(&self, hosts: &[String]) -> (String, Report) {
+        loop {
+            for host in hosts {
+                if let Ok(report) = self.admin.report(&endpoint(host)).await
+                    && report.role == Role::Leader
+                    && report.quorum_lease
+                    && report.configuration.as_ref().is_some_and(|c| c.committed)
+                {
+                    return (host.clone(), report);
+                }
+            }
+            tokio::time::sleep(AGAIN).await;
+        }
+    }
+
+    /// Makes a group of `hosts` and deploys the world's application.
+    ///
+    /// # Panics
+    /// When a node refuses for good.
+    pub async fn form(&self, hosts: &[String]) {
+        let first = self.report(&hosts[0], |_| true).await;
+        let member = first
+            .identity
+            .member
+            .expect("a fresh directory has a member");
+        let call = Bootstrap {
+            fence: fence(&first),
+            cluster: ClusterId("simulated".into()),
+            group: GroupId(0),
+            member,
+            address: peer(&hosts[0]),
+            size: hosts.len() as u32,
+        };
+        let done = self.admin.bootstrap(&endpoint(&hosts[0]), &call).await;
+        done.expect("a fresh node is bootstrapped");
+        for host in &hosts[1..] {
+            let own = self.report(host, |_| true).await;
+            let member = own.identity.member.expect("a fresh directory has a member");
+            self.add(hosts, host, member).await;
+            self.promote(hosts, member).await;
+        }
+        let (leader, report) = self.leader(hosts).await;
+        let formed = self.admin.formed(&endpoint(&leader), &fence(&report)).await;
+        formed.expect("the leader marks the group");
+        let deploy = Deploy {
+            fence: fence(&report),
+            source: APP.into(),
+            managed_by: None,
+        };
+        let deployed = self.admin.deploy(&endpoint(&leader), &deploy).await;
+        deployed.expect("the application is deployed");
+    }
+
+    /// Adds a learner.
+    pub async fn add(&self, hosts: &[String], host: &str, member: MemberId) {
+        self.insist(hosts, async |leader: &str, fence: Fence| {
+            let address = peer(host);
+            let call = AddLearner {
+                fence,
+                member,
+                address,
+            };
+            self.admin.add_learner(&endpoint(leader), &call).await
+        })
+        .await;
+    }
+
+    /// Makes a learner a voter.
+    pub async fn promote(&self, hosts: &[String], member: MemberId) {
+        self.insist(hosts, async |leader: &str, fence: Fence| {
+            let call = OfMember { fence, member };
+            self.admin.promote(&endpoint(leader), &call).await
+        })
+        .await;
+    }
+
+    /// Takes a member out.
+    pub async fn remove(&self, hosts: &[String], member: MemberId) {
+        self.insist(hosts, async |leader: &str, fence: Fence| {
+            let call = OfMember { fence, member };
+            self.admin.remove(&endpoint(leader), &call).await
+        })
+        .await;
+    }
+
+    async fn insist<T>(
+        &self,
+        hosts: &[String],
+        call: impl AsyncFn(&str, Fence) -> Result<T, AdminError>,
+    ) -> T {
+        loop {
+            let (leader, report) = self.leader(hosts).await;
+            match call(&leader, fence(&report)).await {
+                Ok(done) => return done,
+                Err(_) => tokio::time::sleep(AGAIN).await,
+            }
+        }
+    }
+
+    /// Calls a mutation once.
+    pub async fn mutate(&self, host: &str, name: &str, key: &str, args: &Value) -> Ended {
+        let sent = self
+            .calls
+            .send(
+                &format!("{host}:{CLIENT}"),
+                Method::POST,
+                &format!("/v1/p/_/m/{name}"),
+                &[(header::IDEMPOTENCY_KEY, key)],
+                args.to_string(),
+                CALL_LIMIT,
+            )
+            .await;
+        match sent {
+            Ok(answer) => ended(&answer),
+            Err(why) => Ended::None(why),
+        }
+    }
+
+    /// Calls a mutation under one key, at one host after the other, until its outcome is
+    /// known.
+    ///
+    /// # Panics
+    /// When it is refused for good.
+    pub async fn write(
+        &self,
+        hosts: &[String],
+        name: &str,
+        key: &str,
+        args: &Value,
+    ) -> (Value, bool) {
+        for host in hosts.iter().cycle() {
+            match self.mutate(host, name, key, args).await {
+                Ended::Result {
+                    value, replayed, ..
+                } => return (value, replayed),
+                Ended::Problem(problem) => assert!(problem.retryable, "{problem}"),
+                Ended::None(_) => {}
+            }
+            tokio::time::sleep(AGAIN).await;
+        }
+        unreachable!("the cycle has no end")
+    }
+
+    /// Calls a query once.
+    ///
+    /// # Errors
+    /// The refusal, or that there was no answer.
+    pub async fn query(
+        &self,
+        host: &str,
+        name: &str,
+        class: &str,
+        args: &Value,
+    ) -> Result<(Value, u64), Option<Box<Problem>>> {
+        let sent = self
+            .calls
+            .send(
+                &format!("{host}:{CLIENT}"),
+                Method::POST,
+                &format!("/v1/p/_/q/{name}"),
+                &[(header::READ, class)],
+                args.to_string(),
+                CALL_LIMIT,
+            )
+            .await;
+        match sent.map(|answer| ended(&answer)) {
+            Ok(Ended::Result {
+                value, revision, ..
+            }) => Ok((value, revision)),
+            Ok(Ended::Problem(problem)) => Err(Some(problem)),
+            _ => Err(None),
+        }
+    }
+
+    /// Calls a query, at one host after the other, until there is an answer.
+    pub async fn read(&self, hosts: &[String], name: &str, class: &str, args: &Value) -> Value {
+        for host in hosts.iter().cycle() {
+            if let Ok((value, _)) = self.query(host, name, class, args).await {
+                return value;
+            }
+            tokio::time::sleep(AGAIN).await;
+        }
+        unreachable!("the cycle has no end")
+    }
+
+    /// The serials of all traces, as a fresh read.
+    pub async fn traces(&self, hosts: &[String]) -> Vec<u64> {
+        let mut all: Vec<u64> = Vec::new();
+        loop {
+            let after = all.last().copied().unwrap_or(0);
+            let args = serde_json::json!({ "after": after });
+            let page = self.read(hosts, "traces", "fresh", &args).await;
+            let page: Vec<u64> = serde_json::from_value(page).unwrap_or_default();
+            if page.is_empty() {
+                return all;
+            }
+            all.extend(page);
+        }
+    }
+}
+
+fn ended(answer: &Answer) -> Ended {
+    if !answer.status.is_success() {
+        let problem = serde_json::from_slice(&answer.body).unwrap_or_else(|e| {
+            Box::new(Problem {
+                outcome: Outcome::Unknown,
+                ..Problem::new(answer.status.as_u16(), "garbled", "Garbled", e.to_string())
+            })
+        });
+        return Ended::Problem(problem);
+    }
+    let revision = answer.header(header::REVISION);
+    Ended::Result {
+        value: serde_json::from_slice(&answer.body).unwrap_or_default(),
+        replayed: answer.header(header::REPLAYED) == Some("true"),
+        revision: revision.and_then(|r| r.parse().ok()).unwrap_or(0),
+    }
+}

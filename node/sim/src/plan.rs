@@ -1,0 +1,345 @@
+//! One number makes a plan: the cluster, the workload, the faults and their times. Pure, and
+//! printed when a world fails.
+
+use std::fmt;
+
+use flower_node::env::SeedTree;
+use rand::{Rng, rngs::StdRng, seq::SliceRandom};
+
+use crate::{node::NodeLimits, workload::Workload};
+
+/// Most nodes that a world has.
+pub const NODES_MAX: u32 = 5;
+
+/// Everything that a seed decides beforehand.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// The number.
+    pub seed: u64,
+    /// `spec.replicas` at the beginning.
+    pub replicas: u32,
+    /// Settings of nodes.
+    pub limits: NodeLimits,
+    /// Largest delay of a message, milliseconds.
+    pub latency_ms: u64,
+    /// Size of each volume.
+    pub disk_bytes: u64,
+    /// What clients do.
+    pub workload: Workload,
+    /// Faults, by the time after the clients began.
+    pub faults: Vec<(u64, Fault)>,
+    /// When the last of them is over, milliseconds.
+    pub ends_ms: u64,
+}
+
+/// Whom a fault hits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Whom {
+    /// The node of an ordinal.
+    Node(u32),
+    /// Whoever leads then.
+    Leader,
+    /// A follower.
+    Follower,
+}
+
+/// One fault. Times are milliseconds.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Fault {
+    /// Cut off from all other nodes.
+    Isolate {
+        /// Whom.
+        whom: Whom,
+        /// From clients and the operator too.
+        wholly: bool,
+        /// For how long.
+        ms: u64,
+    },
+    /// Sends nothing to (or hears nothing from) the other nodes.
+    OneWay {
+        /// Whom.
+        whom: Whom,
+        /// It does not hear; else it is not heard.
+        deaf: bool,
+        /// For how long.
+        ms: u64,
+    },
+    /// Two that do not reach each other, while both reach the others.
+    Pair {
+        /// One.
+        a: u32,
+        /// The other.
+        b: u32,
+        /// For how long.
+        ms: u64,
+    },
+    /// All messages take longer.
+    Delay {
+        /// Largest delay.
+        latency_ms: u64,
+        /// For how long.
+        ms: u64,
+    },
+    /// The process ends.
+    Crash {
+        /// Whom.
+        whom: Whom,
+        /// With the host's power.
+        power: bool,
+        /// Until it starts again.
+        ms: u64,
+    },
+    /// All hosts lose power.
+    Blackout {
+        /// Until the first starts again.
+        ms: u64,
+    },
+    /// SIGTERM, and a start.
+    Restart {
+        /// Whom.
+        whom: Whom,
+    },
+    /// Nothing goes in or out, and no job begins; then all of it at once.
+    Pause {
+        /// Whom.
+        whom: Whom,
+        /// For how long.
+        ms: u64,
+    },
+    /// Every job of a lane takes longer.
+    SlowDisk {
+        /// Whom.
+        whom: Whom,
+        /// At most by so much.
+        by_ms: u64,
+        /// For how long.
+        ms: u64,
+    },
+    /// The volume has nothing free.
+    FullDisk {
+        /// Whom.
+        whom: Whom,
+        /// For how long.
+        ms: u64,
+    },
+    /// Writes fail.
+    BadDisk {
+        /// Whom.
+        whom: Whom,
+    },
+    /// The volume is empty after a crash, and the name is the same.
+    Wipe {
+        /// Whom.
+        whom: Whom,
+        /// Until it starts again.
+        ms: u64,
+        /// The leader loses power at the moment at which it starts.
+        then_leader: bool,
+    },
+    /// A file of the volume is garbage after a crash.
+    Rot {
+        /// Whom.
+        whom: Whom,
+    },
+    /// The wall clock steps.
+    Clock {
+        /// Whom.
+        whom: Whom,
+        /// By so much.
+        by_ms: i64,
+    },
+    /// `spec.replicas` changes.
+    Scale {
+        /// To.
+        replicas: u32,
+    },
+    /// The pod template changes: every pod is to be restarted.
+    Rollout,
+    /// The operator is killed and started.
+    OperatorDies,
+    /// An admin call of the past is delivered again.
+    StaleCall,
+    /// Another bundle is to run.
+    Deploy,
+}
+
+impl Plan {
+    /// The plan of a seed; clients work under faults for about `seconds` of the world's time.
+    pub fn from_seed(seed: u64, seconds: u64) -> Self {
+        let seeds = SeedTree::from_number(seed).child("plan");
+        let rng = &mut seeds.rng();
+        let replicas = *pick(rng, &[3, 3, 3, 3, 5, 1]);
+        let limits = NodeLimits {
+            snapshot_after_log_bytes: *pick(rng, &[8 << 10, 32 << 10, 256 << 10]),
+            checkpoint_bytes: *pick(rng, &[4 << 10, 32 << 10, 1 << 20]),
+            checkpoint_ms: *pick(rng, &[50, 300, 1_000, 5_000]),
+            page_cache_bytes: *pick(rng, &[1 << 20, 4 << 20]),
+            log_tail_bytes: *pick(rng, &[4 << 10, 64 << 10, 1 << 20]),
+            ..NodeLimits::default()
+        };
+        let workload = Workload {
+            clients: rng.random_range(2..=6),
+            keys: rng.random_range(1..=6),
+            accounts: rng.random_range(2..=5),
+            think_ms: *pick(rng, &[10, 60, 200]),
+            tries: *pick(rng, &[1, 4, 20]),
+            writes: *pick(rng, &[30, 50, 80]),
+        };
+        let latency_ms = *pick(rng, &[1, 3, 10, 40]);
+        let (faults, ends_ms) = faults(rng, replicas, seconds * 1_000);
+        Self {
+            seed,
+            replicas,
+            limits,
+            latency_ms,
+            disk_bytes: 1 << 30,
+            workload,
+            faults,
+            ends_ms,
+        }
+    }
+}
+
+fn pick<'a, T>(rng: &mut StdRng, from: &'a [T]) -> &'a T {
+    &from[rng.random_range(0..from.len())]
+}
+
+fn faults(rng: &mut StdRng, replicas: u32, end_ms: u64) -> (Vec<(u64, Fault)>, u64) {
+    // A world has a few kinds of faults and many of each: one of everything hides what only
+    // a run of the same shows.
+    let mut kinds: Vec<u32> = (0..KINDS).collect();
+    kinds.shuffle(rng);
+    kinds.truncate(rng.random_range(2..=6));
+    let pace = *pick(rng, &[400, 1_500, 4_000]);
+    let (mut at, mut all) = (500, Vec::new());
+    while at < end_ms {
+        let kind = *pick(rng, &kinds);
+        all.push((at, fault(rng, kind, replicas)));
+        at += rng.random_range(pace / 4..=pace * 2);
+    }
+    (all, end_ms)
+}
+
+const KINDS: u32 = 20;
+
+fn fault(rng: &mut StdRng, kind: u32, replicas: u32) -> Fault {
+    let whom = match rng.random_range(0..5) {
+        0 | 1 => Whom::Leader,
+        2 => Whom::Follower,
+        _ => Whom::Node(rng.random_range(0..replicas)),
+    };
+    let ms = *pick(rng, &[50, 300, 1_200, 3_000, 8_000]);
+    match kind {
+        0 | 1 => Fault::Isolate {
+            whom,
+            wholly: rng.random_bool(0.5),
+            ms,
+        },
+        2 => Fault::OneWay {
+            whom,
+            deaf: rng.random_bool(0.5),
+            ms,
+        },
+        3 => Fault::Pair {
+            a: rng.random_range(0..replicas),
+            b: rng.random_range(0..replicas),
+            ms,
+        },
+        4 => Fault::Delay {
+            latency_ms: *pick(rng, &[20, 100, 400]),
+            ms,
+        },
+        5 | 6 => Fault::Crash {
+            whom,
+            power: rng.random_bool(0.7),
+            ms,
+        },
+        7 => Fault::Blackout { ms },
+        8 => Fault::Restart { whom },
+        9 => Fault::Pause { whom, ms },
+        10 => Fault::SlowDisk {
+            whom,
+            by_ms: *pick(rng, &[10, 80, 600]),
+            ms,
+        },
+        11 => Fault::FullDisk { whom, ms },
+        12 => Fault::BadDisk { whom },
+        13 | 14 => Fault::Wipe {
+            whom,
+            ms,
+            then_leader: rng.random_bool(0.5),
+        },
+        15 => match rng.random_range(0..3) {
+            0 => Fault::Rot { whom },
+            1 => Fault::Deploy,
+            _ => Fault::Clock {
+                whom,
+                by_ms: rng.random_range(-4_000_000..=4_000_000),
+            },
+        },
+        16 => Fault::Scale {
+            replicas: match replicas {
+                1 => *pick(rng, &[1, 3]),
+                _ => *pick(rng, &[3, 5]),
+            },
+        },
+        17 => Fault::Rollout,
+        18 => Fault::OperatorDies,
+        _ => Fault::StaleCall,
+    }
+}
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "seed {}: {} replicas, latency up to {} ms, volumes of {} MiB",
+            self.seed,
+            self.replicas,
+            self.latency_ms,
+            self.disk_bytes >> 20
+        )?;
+        writeln!(f, "  {:?}", self.limits)?;
+        writeln!(f, "  {:?}", self.workload)?;
+        for (at, fault) in &self.faults {
+            writeln!(f, "  {:>7.3} s {fault:?}", *at as f64 / 1_000.0)?;
+        }
+        write!(f, "  {:>7.3} s heal", self.ends_ms as f64 / 1_000.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_seed_has_one_plan_and_all_kinds_of_faults_occur() {
+        let text = |seed| Plan::from_seed(seed, 20).to_string();
+        assert_eq!(text(7), text(7));
+        assert_ne!(text(7), text(8));
+        let all: String = (0..300).map(text).collect();
+        for kind in [
+            "Isolate",
+            "OneWay",
+            "Pair",
+            "Delay",
+            "Crash",
+            "Blackout",
+            "Restart",
+            "Pause",
+            "SlowDisk",
+            "FullDisk",
+            "BadDisk",
+            "Wipe",
+            "Rot",
+            "Clock",
+            "Scale",
+            "Rollout",
+            "OperatorDies",
+            "StaleCall",
+            "Deploy",
+        ] {
+            assert!(all.contains(kind), "{kind}");
+        }
+    }
+}

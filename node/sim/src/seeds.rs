@@ -1,0 +1,30 @@
+//! Seeds that are kept: those that once showed a fault of the product, and for each break the
+//! one that catches it fastest. Data only.
+
+use flower_store::sabotage::Break;
+
+/// How long clients work under faults unless told otherwise, seconds of the world's time.
+pub const SECONDS: u64 = 20;
+
+/// Seeds that once failed, and what was wrong.
+pub const PAST: &[(u64, &str)] = &[];
+
+/// For each break seeds that catch it.
+pub const CATCHES: &[(Break, u64)] = &[];
+
+/// A campaign of so many worlds must have reached every state.
+pub const ENOUGH_TO_REACH_ALL: u64 = 60;
+
+/// States that a campaign must reach.
+pub const MUST_REACH: &[&str] = &[
+    "ended by a bad disk",
+    "image received",
+    "leader changed",
+    "log purged",
+    "log replayed on start",
+    "member removed",
+    "receipt replayed",
+    "stale call refused",
+    "volume rotten",
+    "volume wiped",
+];
