@@ -242,11 +242,10 @@ impl Driver {
             }
         }
         let ops = self.clients.history.ops();
-        let money = i64::from(self.plan.workload.accounts) * MONEY;
         let ending = Ending {
             ops: &ops,
             traces: &traces,
-            money,
+            each: MONEY,
         };
         check::judge(&ending).map_or(Ok(()), Err)
     }

@@ -20,9 +20,9 @@ pub fn logs(audit: &Audit, aloud: bool) -> tracing::subscriber::DefaultGuard {
     static HOOK: Once = Once::new();
     HOOK.call_once(quiet_panics);
     let filter = if aloud {
-        "info"
+        "info,openraft=warn"
     } else {
-        "warn,flower_node=info"
+        "warn,openraft=off,flower_node=info"
     };
     let subscriber = tracing_subscriber::fmt()
         .with_env_filter(EnvFilter::new(filter))

@@ -21,8 +21,8 @@ pub struct Ending<'a> {
     pub ops: &'a [Op],
     /// Serials of all traces in the state at the end, in order.
     pub traces: &'a [u64],
-    /// What all accounts hold together.
-    pub money: i64,
+    /// What an account begins with.
+    pub each: i64,
 }
 
 /// The first violation that the history shows.
@@ -30,7 +30,7 @@ pub fn judge(ending: &Ending<'_>) -> Option<String> {
     once::judge(ending.ops, ending.traces)
         .or_else(|| registers::judge(ending.ops))
         .or_else(|| session::judge(ending.ops))
-        .or_else(|| snapshots::judge(ending.ops, ending.money))
+        .or_else(|| snapshots::judge(ending.ops, ending.each))
 }
 
 /// For messages: a few of many.

@@ -5,14 +5,15 @@ use std::collections::BTreeMap;
 
 use crate::history::{Op, Outcome, Snapshot};
 
-/// The first violation; `money` is what all accounts hold together.
-pub fn judge(ops: &[Op], money: i64) -> Option<String> {
+/// The first violation; `each` is what an account begins with.
+pub fn judge(ops: &[Op], each: i64) -> Option<String> {
     let mut known: BTreeMap<u64, (&Snapshot, &str)> = BTreeMap::new();
     for op in ops {
         let Outcome::Snapshot(told) = &op.outcome else {
             continue;
         };
         let sum: i64 = told.accounts.iter().map(|(_, balance)| balance).sum();
+        let money = each * told.accounts.len() as i64;
         if sum != money {
             return Some(format!(
                 "the accounts hold {sum} instead of {money} at revision {} at {}",
@@ -64,7 +65,7 @@ mod tests {
                 false,
             ),
         ] {
-            assert_eq!(judge(&ops, 200).is_none(), good, "{ops:?}");
+            assert_eq!(judge(&ops, 100).is_none(), good, "{ops:?}");
         }
     }
 }
