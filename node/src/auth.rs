@@ -9,14 +9,10 @@ use arc_swap::ArcSwap;
 use sha2::{Digest, Sha256};
 use subtle::{Choice, ConstantTimeEq};
 
+pub use flower_api::tokens::parse as tokens;
+
 use crate::host::Host;
 
-/// Shorter tokens can be guessed; a typing error must not become one.
-const TOKEN_CHARS_MIN: usize = 16;
-/// A longer line is no token but some other file.
-const TOKEN_CHARS_MAX: usize = 1_024;
-/// Tokens of one kind; each is compared with on every call.
-const TOKENS_MAX: usize = 16;
 /// What peers on loopback prove to each other when no directory is given: any process of
 /// this host could read it, as it could reach the ports.
 const LOOPBACK_SECRET: &str = "flower-loopback-without-tokens";
@@ -195,35 +191,6 @@ fn read(host: &Host, dir: &std::path::Path) -> Result<Sets, BadTokens> {
         admin: hashes(lines("admin")?),
         peer: lines("peer")?.into_iter().map(Into::into).collect(),
     })
-}
-
-/// The tokens of a file: one a line, blank lines apart.
-///
-/// # Errors
-/// What is wrong, without the token.
-pub fn tokens(text: &str) -> Result<Vec<String>, String> {
-    let lines = text
-        .lines()
-        .map(str::trim)
-        .enumerate()
-        .filter(|(_, line)| !line.is_empty());
-    let mut tokens = Vec::new();
-    for (number, line) in lines {
-        let printable = line.bytes().all(|b| b.is_ascii_graphic());
-        if !printable || !(TOKEN_CHARS_MIN..=TOKEN_CHARS_MAX).contains(&line.len()) {
-            return Err(format!(
-                "has a line {} that is no token: a token is {TOKEN_CHARS_MIN} to {TOKEN_CHARS_MAX} \
-                 printable ASCII characters without spaces",
-                number + 1
-            ));
-        }
-        tokens.push(line.to_owned());
-    }
-    match tokens.len() {
-        0 => Err("holds no token; put one token a line into it".to_owned()),
-        n if n > TOKENS_MAX => Err(format!("holds {n} tokens; at most {TOKENS_MAX} are used")),
-        _ => Ok(tokens),
-    }
 }
 
 #[cfg(test)]

@@ -81,6 +81,8 @@ reasons! {
     LabelsReserved,
     EnvironmentReserved,
     StorageImmutable,
+    AuthSecretImmutable,
+    ApplyRefused,
     // Available
     LeaderElected,
     NoLeader,

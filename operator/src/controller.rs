@@ -193,6 +193,8 @@ fn note(
         Err(LoopError::ObjectNotFound(object)) => {
             // Deleted between the event and the pass.
             tracing::debug!(%object, "the object is gone");
+            let namespace = object.namespace.as_deref().unwrap_or_default();
+            ctx.metrics.forget(namespace, &object.name);
         }
         Err(LoopError::ReconcilerFailed(error, object)) => {
             if error.is_conflict() {

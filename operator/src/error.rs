@@ -53,6 +53,22 @@ impl Error {
         matches!(self, Self::Kube { source: kube::Error::Api(status), .. } if status.is_conflict())
     }
 
+    /// What the API server has against an object that it was sent, when sending it again will
+    /// not help; for the condition `Accepted`.
+    pub fn refusal(&self) -> Option<String> {
+        match self {
+            Self::Kube {
+                action,
+                object,
+                source: kube::Error::Api(status),
+            } if !matches!(status.code, 401 | 409 | 429 | 503 | 504) => Some(format!(
+                "{action} {object} was refused by the API server: {}; mend the field of the spec that it comes from",
+                status.message
+            )),
+            _ => None,
+        }
+    }
+
     /// A word for metrics and events.
     pub fn category(&self) -> &'static str {
         match self {

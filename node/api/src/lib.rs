@@ -8,6 +8,7 @@ pub mod manifest;
 pub mod ports;
 pub mod report;
 pub mod sizing;
+pub mod tokens;
 pub mod wire;
 
 pub use ids::{ClusterId, GroupId, MemberId, PartitionId, Revision};

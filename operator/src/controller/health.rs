@@ -23,9 +23,29 @@ pub fn conditions(
 ) -> Vec<Wanted> {
     let available = available(inputs, status);
     let progressing = progressing(inputs, hold);
+    let accepted = match hold.filter(|hold| hold.reason == Reason::ApplyRefused) {
+        Some(hold) => (false, hold.reason, hold.message.clone()),
+        None => (
+            true,
+            Reason::Valid,
+            "the spec can be carried out".to_owned(),
+        ),
+    };
+    let voters = inputs.view.map_or(0, |view| view.voters().len());
     let ready = match (available.0, progressing.0) {
+        _ if !accepted.0 => (false, Reason::NotAccepted, accepted.2.clone()),
         (false, _) => (false, Reason::NotAvailable, available.2.clone()),
         (_, true) => (false, Reason::Progressing, progressing.2.clone()),
+        // A pause, or another hold, in the middle of a change.
+        _ if voters != inputs.cluster.replicas as usize => (
+            false,
+            Reason::Progressing,
+            format!(
+                "{voters} of {} replicas are voters{}",
+                inputs.cluster.replicas,
+                hold.map_or(String::new(), |hold| format!(": {}", hold.message))
+            ),
+        ),
         _ => (
             true,
             Reason::Healthy,
@@ -37,14 +57,7 @@ pub fn conditions(
     };
     let mut all = vec![
         (Type::Ready, ready),
-        (
-            Type::Accepted,
-            (
-                true,
-                Reason::Valid,
-                "the spec can be carried out".to_owned(),
-            ),
-        ),
+        (Type::Accepted, accepted),
         (Type::Available, available),
         (Type::Progressing, progressing),
         (Type::Degraded, degraded(inputs)),

@@ -146,22 +146,17 @@ async fn auth(ctx: &Ctx, cluster: &ValidatedCluster) -> Result<AuthView, Error> 
     let Some(secret) = secret else {
         return Ok(AuthView::Missing);
     };
-    let tokens = |key: &str| -> Vec<String> {
+    let tokens = |key: &str| {
         let bytes = secret.data.as_ref().and_then(|data| data.get(key));
         let text = bytes.map(|bytes| String::from_utf8_lossy(&bytes.0).into_owned());
-        text.unwrap_or_default()
-            .lines()
-            .map(str::trim)
-            .filter(|line| !line.is_empty())
-            .map(str::to_owned)
-            .collect()
+        flower_api::tokens::parse(&text.unwrap_or_default())
     };
     for key in ["client", "admin", "peer"] {
-        if tokens(key).is_empty() {
-            return Ok(AuthView::Invalid(key.to_owned()));
+        if let Err(why) = tokens(key) {
+            return Ok(AuthView::Invalid(format!("its key '{key}' {why}")));
         }
     }
-    Ok(AuthView::Present(tokens("admin")))
+    Ok(AuthView::Present(tokens("admin").unwrap_or_default()))
 }
 
 async fn app(ctx: &Ctx, cluster: &ValidatedCluster) -> Result<(AppView, Option<String>), Error> {
@@ -231,7 +226,9 @@ async fn nodes(
                 },
                 Ok(Ok(report)) => NodeView::Reported(Box::new(report)),
                 Ok(Err(error)) => NodeView::Unreachable {
-                    why: error.to_string(),
+                    // What the kubelet says of the container says more than a refused
+                    // connection.
+                    why: pod.waiting.clone().unwrap_or_else(|| error.to_string()),
                 },
                 Err(_) => NodeView::Unreachable {
                     why: format!(

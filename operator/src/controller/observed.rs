@@ -10,7 +10,7 @@ use flower_api::{
 use k8s_openapi::{
     api::{
         apps::v1::StatefulSet,
-        core::v1::{PersistentVolumeClaim, Pod},
+        core::v1::{ContainerStatus, PersistentVolumeClaim, Pod},
     },
     apimachinery::pkg::apis::meta::v1::OwnerReference,
     jiff::Timestamp,
@@ -157,9 +157,7 @@ impl PodView {
             running: state.is_some_and(|state| state.running.is_some()),
             ready: container.is_some_and(|one| one.ready),
             terminating: pod.metadata.deletion_timestamp.is_some(),
-            waiting: state
-                .and_then(|state| state.waiting.as_ref())
-                .and_then(|waiting| waiting.reason.clone()),
+            waiting: waiting(pod, container),
             template_hash: annotation(labels::TEMPLATE_HASH),
             restarted_at: annotation(labels::RESTARTED_AT),
             role: pod
@@ -169,6 +167,33 @@ impl PodView {
                 .and_then(|all| all.get(labels::ROLE).cloned()),
         }
     }
+}
+
+/// Why a pod does not run: what the kubelet says of its container, with how the last one ended,
+/// or what the scheduler says of the pod.
+fn waiting(pod: &Pod, container: Option<&ContainerStatus>) -> Option<String> {
+    let said = |reason: Option<&String>, message: Option<&String>| {
+        let reason = reason.filter(|text| !text.is_empty())?;
+        let message: String = message.map_or(String::new(), |text| {
+            format!(": {}", text.chars().take(300).collect::<String>())
+        });
+        Some(format!("{reason}{message}"))
+    };
+    let state = container.and_then(|one| one.state.as_ref());
+    if let Some(waits) = state.and_then(|state| state.waiting.as_ref()) {
+        let why = said(waits.reason.as_ref(), waits.message.as_ref())?;
+        let last = container.and_then(|one| one.last_state.as_ref()?.terminated.as_ref());
+        return Some(match last {
+            Some(last) => format!("{why} (it ended with exit code {})", last.exit_code),
+            None => why,
+        });
+    }
+    let conditions = pod.status.as_ref()?.conditions.as_ref()?;
+    let scheduled = conditions.iter().find(|one| one.type_ == "PodScheduled")?;
+    if scheduled.status == "True" {
+        return None;
+    }
+    said(scheduled.reason.as_ref(), scheduled.message.as_ref())
 }
 
 impl ClaimView {

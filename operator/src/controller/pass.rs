@@ -6,12 +6,13 @@ use super::{
     act::{self, Acted, Stage},
     apply, build, observe,
     observed::Observed,
-    plan::{self, Facts, Plan, Requeue, Step},
+    plan::{self, Facts, Hold, Plan, Requeue, Step},
     raft_view::RaftView,
     status::{self, Inputs},
     validate::{self, Refusal, ValidatedCluster},
 };
 use crate::{
+    conditions::Reason,
     context::Ctx,
     crd::{FlowerCluster, FlowerClusterStatus},
     error::Error,
@@ -78,10 +79,15 @@ pub async fn run(ctx: &Ctx, cached: &FlowerCluster) -> Result<End, Error> {
         observed: &observed,
         template_hash: &template_hash,
     };
-    let plan = plan::plan(facts);
+    let mut plan = plan::plan(facts);
     let view = RaftView::of(&cluster.name, cluster.group, &observed).ok();
-    if plan.apply {
-        write_objects(ctx, &cluster, &observed, view.as_ref(), &plan).await?;
+    let refused = match plan.apply {
+        true => write_objects(ctx, &cluster, &observed, view.as_ref(), &plan).await?,
+        false => None,
+    };
+    if refused.is_some() {
+        // No step rests on objects that are not there.
+        plan.step = Step::None;
     }
     let stage = Stage {
         ctx,
@@ -90,10 +96,14 @@ pub async fn run(ctx: &Ctx, cached: &FlowerCluster) -> Result<End, Error> {
         observed: &observed,
         view: view.as_ref(),
     };
-    let acted = ctx
-        .metrics
-        .step(&plan.step, act::act(&stage, &plan))
-        .await?;
+    let acted = match &refused {
+        Some((_, hold)) => Acted::Held(hold.clone()),
+        None => {
+            ctx.metrics
+                .step(&plan.step, act::act(&stage, &plan))
+                .await?
+        }
+    };
     let object = match &acted {
         Acted::Saved(saved) => {
             observed.status = saved.status.clone().unwrap_or_default();
@@ -114,7 +124,11 @@ pub async fn run(ctx: &Ctx, cached: &FlowerCluster) -> Result<End, Error> {
     ctx.metrics.cluster(&cluster, &inputs);
     tell_hold(ctx, &object, &old, &status).await;
     save(ctx, object, status).await?;
-    Ok(end(&plan, &acted))
+    match refused {
+        // Told; tried again after a backoff.
+        Some((error, _)) => Err(error),
+        None => Ok(end(&plan, &acted)),
+    }
 }
 
 /// With neither an image in the spec nor one in the status, what runs already decides: the
@@ -146,21 +160,29 @@ fn keep_image(
     cluster
 }
 
+/// Writes what differs. An object that the API server refuses is not an end: it is to be told,
+/// and the rest of the cluster looked after.
 async fn write_objects(
     ctx: &Ctx,
     cluster: &ValidatedCluster,
     observed: &Observed,
     view: Option<&RaftView>,
     plan: &Plan,
-) -> Result<(), Error> {
-    let manifests = build::build(cluster, plan.statefulset_replicas, observed.pod_monitors);
-    apply::apply(ctx, cluster, observed, &manifests).await?;
-    apply::prune(ctx, cluster, observed, &manifests).await?;
-    apply::claim_owners(ctx, cluster, observed).await?;
+) -> Result<Option<(Error, Hold)>, Error> {
+    // First what clients depend on: it must not wait for an object that is refused.
     if let Some(view) = view {
         apply::roles(ctx, cluster, observed, view).await?;
     }
-    Ok(())
+    let manifests = build::build(cluster, plan.statefulset_replicas, observed.pod_monitors);
+    if let Err(error) = apply::apply(ctx, cluster, observed, &manifests).await {
+        return match error.refusal() {
+            Some(why) => Ok(Some((error, Hold::new(Reason::ApplyRefused, why)))),
+            None => Err(error),
+        };
+    }
+    apply::prune(ctx, cluster, observed, &manifests).await?;
+    apply::claim_owners(ctx, cluster, observed).await?;
+    Ok(None)
 }
 
 async fn refuse(
@@ -183,7 +205,6 @@ async fn tell_hold(
     old: &FlowerClusterStatus,
     new: &FlowerClusterStatus,
 ) {
-    use crate::conditions::Reason;
     let plan = |status: &FlowerClusterStatus| status.plan.clone().unwrap_or_default();
     let (before, after) = (plan(old), plan(new));
     let message = after.message.unwrap_or_default();

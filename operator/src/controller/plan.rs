@@ -235,10 +235,10 @@ fn auth(facts: Facts<'_>) -> Verdict {
                 "the Secret {secret} named in spec.auth.secretName does not exist: create it with the keys client, admin and peer, each one token a line"
             ),
         )),
-        AuthView::Invalid(key) => Verdict::Block(Hold::new(
+        AuthView::Invalid(why) => Verdict::Block(Hold::new(
             Reason::AuthSecretInvalid,
             format!(
-                "the Secret {secret} has no token in its key '{key}': give it the keys client, admin and peer, each one token a line"
+                "the Secret {secret} cannot be used: {why}; give it the keys client, admin and peer, each one token a line"
             ),
         )),
     }

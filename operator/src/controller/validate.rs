@@ -192,6 +192,7 @@ pub fn validate_against(
     cluster: &ValidatedCluster,
     live: Option<&StatefulSet>,
 ) -> Result<(), Refusal> {
+    auth_secret_is_kept(cluster, live)?;
     let template = live
         .and_then(|set| set.spec.as_ref())
         .and_then(|spec| spec.volume_claim_templates.as_ref())
@@ -274,6 +275,28 @@ fn retention_ms(spec: &FlowerClusterSpec) -> Result<u64, Refusal> {
                 "spec.receipts.retention is '{text}': give hours, minutes and seconds of at least 1s, as in 24h or 1h30m"
             ),
         ),
+    }
+}
+
+/// The pods hold the tokens of the Secret that they were made with. With those of another one
+/// the operator could not speak to them, nor they to one another while they are restarted.
+fn auth_secret_is_kept(
+    cluster: &ValidatedCluster,
+    live: Option<&StatefulSet>,
+) -> Result<(), Refusal> {
+    let mounted = live
+        .and_then(|set| set.spec.as_ref()?.template.spec.as_ref()?.volumes.as_ref())
+        .and_then(|all| all.iter().find(|one| one.name == "auth"))
+        .and_then(|volume| volume.secret.as_ref()?.secret_name.as_ref());
+    match mounted {
+        Some(mounted) if *mounted != cluster.auth_secret => refuse(
+            Reason::AuthSecretImmutable,
+            format!(
+                "spec.auth.secretName names {}, and the pods use the Secret {mounted}: another Secret would lock its members out from one another; name {mounted} again, and change tokens by adding new ones to it and removing the old ones later",
+                cluster.auth_secret
+            ),
+        ),
+        _ => Ok(()),
     }
 }
 

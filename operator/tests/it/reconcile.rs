@@ -1,7 +1,7 @@
 //! Whole passes over an API server in memory and a fake group: what is written, when, and that
 //! a pass with nothing to do writes nothing.
 
-use flower_operator::controller::pass::End;
+use flower_operator::controller::pass::{self, End};
 use serde_json::{Value, json};
 
 use super::support::{
@@ -388,6 +388,95 @@ async fn a_bad_spec_touches_nothing_and_is_mended_by_mending_it() {
     world.edit(|spec| spec["resources"] = json!({}));
     world.settle().await;
     assert!(world.is("Accepted") && world.is("Ready"));
+}
+
+#[tokio::test]
+async fn an_object_that_the_api_server_refuses_is_told_and_the_rest_is_kept() {
+    let mut world = formed(json!({})).await;
+    world.edit(|spec| spec["pod"] = json!({ "labels": { "bad key!": "x" } }));
+    // The label that the leader's Service selects by is lost meanwhile, and must come back.
+    let leader = world.leader().expect("a leader");
+    let pod = format!("v1/namespaces/shop/pods/orders-g0-{leader}");
+    let role = |world: &World| {
+        let pod = world.api.get(&pod).expect("the pod");
+        pod["metadata"]["labels"]["flowerdb.dev/role"].clone()
+    };
+    assert_eq!(role(&world), "leader");
+    let mut other = world.api.get(&pod).expect("the pod");
+    other["metadata"]["labels"]["flowerdb.dev/role"] = json!("follower");
+    world.api.put(&pod, other);
+    let refuse = ("statefulsets".to_owned(), "PATCH".to_owned(), 422);
+    for _ in 0..3 {
+        world.api.0.lock().failures.push_back(refuse.clone());
+        let object = world.object();
+        let error = pass::run(&world.ctx, &object).await.expect_err("refused");
+        assert_eq!(error.category(), "RefusedByApiServer");
+    }
+    assert_eq!(role(&world), "leader");
+    let status = world.status();
+    let condition = |type_: &str| {
+        let found = status.conditions.iter().find(|one| one.type_ == type_);
+        let found = found.expect("the condition");
+        (
+            found.status.clone(),
+            found.reason.clone(),
+            found.message.clone(),
+        )
+    };
+    let (accepted, reason, message) = condition("Accepted");
+    assert_eq!((&accepted[..], &reason[..]), ("False", "ApplyRefused"));
+    assert!(
+        message.contains("StatefulSet") && message.contains("injected"),
+        "{message}"
+    );
+    assert_eq!(condition("Ready").0, "False");
+    assert_eq!(
+        status.observed_generation,
+        world.object().metadata.generation
+    );
+    assert_eq!(
+        status.plan.expect("a plan").hold.as_deref(),
+        Some("ApplyRefused")
+    );
+    world.edit(|spec| spec["pod"] = json!({}));
+    world.settle().await;
+    assert!(world.is("Accepted") && world.is("Ready"));
+}
+
+#[tokio::test]
+async fn another_secret_for_the_tokens_is_refused() {
+    let mut world = formed(json!({})).await;
+    world.edit(|spec| spec["auth"] = json!({ "secretName": "other" }));
+    assert_eq!(world.pass().await, End::Refused);
+    let status = world.status();
+    let accepted = status.conditions.iter().find(|one| one.type_ == "Accepted");
+    let accepted = accepted.expect("it");
+    assert_eq!(accepted.reason, "AuthSecretImmutable");
+    assert!(
+        accepted.message.contains("orders-auth"),
+        "{}",
+        accepted.message
+    );
+    world.edit(|spec| spec["auth"] = json!({}));
+    world.settle().await;
+    assert!(world.is("Ready"));
+}
+
+#[tokio::test]
+async fn a_pause_in_the_middle_of_a_change_is_not_ready() {
+    let mut world = formed(json!({ "replicas": 1 })).await;
+    world.edit(|spec| {
+        spec["replicas"] = json!(3);
+        spec["paused"] = json!(true);
+    });
+    for _ in 0..3 {
+        world.pass().await;
+        world.turn();
+    }
+    assert!(!world.is("Ready") && world.is("Available"));
+    world.edit(|spec| spec["paused"] = json!(false));
+    world.settle().await;
+    assert!(world.is("Ready"));
 }
 
 #[tokio::test]
