@@ -2,6 +2,7 @@
 
 declare const table_: unique symbol;
 declare const optional_: unique symbol;
+declare const derived_: unique symbol;
 
 /** The id of a row of a table: a text that sorts in the order of commits. */
 export type Id<Name extends string = string> = string & { readonly [table_]?: Name };
@@ -140,14 +141,72 @@ export type Tables<T extends readonly Table<any, any, any>[]> = {
     : never;
 };
 
-/** What a query reads from: tables by name, and the time of the call. */
+/** A declared derived value. */
+export interface Derived<Name extends string, K extends Fields, V> {
+  readonly name: Name;
+  readonly [derived_]: [K, V];
+}
+
+/**
+ * Reads a derived value. Throws what its function threw: a fault as it was, anything else as
+ * an error named `DerivedError`.
+ */
+export type Get = <K extends Fields, V>(
+  derived: Derived<any, K, V>,
+  key: ObjectOf<K>,
+) => Readonly<V>;
+
+/** A derived value by its name, and its index under the name that it was given. */
+export interface ValueReader<Key = any, V = any> {
+  get(key: Key): V;
+}
+
+/** What a derived value's function reads from. It has no clock and cannot write. */
+export type Source = {
+  get: Get;
+} & { readonly [table: string]: any };
+
+/** How cells of a derived value are kept. */
+export interface DerivedOptions {
+  /**
+   * Which cells are stored: those that a stored cell reads (`"demand"`, unless told
+   * otherwise), one for each row of a table, or each from its first `tx.get` until nothing
+   * that it reads is there.
+   */
+  materialize?: "demand" | "always" | { each: string | Table<any, any, any> };
+  /** Name of an index over the values: `db.NAME.INDEX.range({ value: { gte: 10 } })`. */
+  index?: string;
+  /** `"reject"`: an error refuses the mutation. Unless told otherwise it is stored. */
+  onError?: "store" | "reject";
+}
+
+/**
+ * Declares a value derived from rows and from other derived values, one for each key. The
+ * function is called again when something that it read has changed, and must answer the same
+ * for the same rows.
+ */
+export function derived<const Name extends string, K extends Fields, T extends Type<any>>(
+  name: Name,
+  key: K,
+  value: T,
+  handler: (
+    db: Source,
+    key: Readonly<ObjectOf<K>>,
+    get: Get,
+  ) => T extends OptionalType<infer V> ? V | undefined | null : ValueOf<T>,
+  options?: DerivedOptions,
+): Derived<Name, K, T extends OptionalType<infer V> ? V | null : ValueOf<T>>;
+
+/** What a query reads from: tables and derived values by name, and the time of the call. */
 export type Db = {
+  get: Get;
   /** Milliseconds since 1970; the same throughout the call. */
   readonly now: number;
 } & { readonly [table: string]: any };
 
-/** What a mutation reads and writes. */
+/** What a mutation reads and writes. Derived values are those after its own writes. */
 export type Tx = {
+  get: Get;
   /** Milliseconds since 1970: the time of the mutation. */
   readonly now: number;
   /** A number from 0 to 1, drawn from the mutation's seed. */

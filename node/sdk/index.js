@@ -3,6 +3,7 @@
 
 const KIND = Symbol.for("flower.kind");
 const declaredTables = [];
+const declaredValues = [];
 let sealed = false;
 
 function isObject(value) {
@@ -87,6 +88,47 @@ export function table(name, fields, options = {}) {
   return declared;
 }
 
+function materializeOf(given, where) {
+  if (given === undefined || given === "demand" || given === "always") return given ?? "demand";
+  if (isObject(given) && given.each !== undefined) {
+    refuseUnknown(given, ["each"], `${where}: materialize`);
+    return { each: String(given.each?.name ?? given.each) };
+  }
+  throw new TypeError(`${where}: materialize is "demand", "always" or { each: table }`);
+}
+
+/**
+ * Declares a value derived from rows and from other derived values, one for each key. The
+ * handler `(db, key, get) => value` is a plain function of what it reads.
+ */
+export function derived(name, key, value, handler, options = {}) {
+  if (typeof name !== "string") throw new TypeError("derived(name, …): the name comes first");
+  const where = `derived ${name}`;
+  if (sealed) throw new TypeError(`${where}: derived values are declared while the module loads`);
+  if (typeof handler !== "function") {
+    throw new TypeError(`${where}: derived(name, key, type, handler, options)`);
+  }
+  if (!isObject(options)) throw new TypeError(`${where}: the options are an object`);
+  refuseUnknown(options, ["materialize", "index", "onError"], where);
+  const { materialize, index, onError } = options;
+  if (index !== undefined && typeof index !== "string") {
+    throw new TypeError(`${where}: the index is a name`);
+  }
+  if (onError !== undefined && onError !== "store" && onError !== "reject") {
+    throw new TypeError(`${where}: onError is "store" or "reject"`);
+  }
+  const spec = {
+    key: fieldsOf(key, `the key of ${where}`),
+    value: specOf(value, `the type of ${where}`),
+    materialize: materializeOf(materialize, where),
+    index,
+    onError: onError ?? "store",
+  };
+  const made = Object.freeze({ [KIND]: "derived", name, spec: Object.freeze(spec), handler });
+  declaredValues.push(made);
+  return made;
+}
+
 function declareFunction(kind, definition, handler) {
   if (typeof definition === "function" && handler === undefined) {
     handler = definition;
@@ -141,5 +183,5 @@ Object.freeze(fault);
 /** What has been declared; for the node. Nothing can be declared afterwards. */
 export function declared() {
   sealed = true;
-  return declaredTables;
+  return { tables: declaredTables, values: declaredValues };
 }

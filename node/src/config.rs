@@ -51,6 +51,7 @@ pub struct CallLimits {
     pub rows_written: u64,
     pub bytes_written: u64,
     pub ranges: u64,
+    pub cells: u64,
     /// Mutations that may wait at the sequencer.
     pub queue: u64,
 }
@@ -71,6 +72,7 @@ impl CallLimits {
             rows_written: self.rows_written,
             patch_bytes: self.bytes_written,
             ranges: self.ranges,
+            cells: self.cells,
         }
     }
 }
@@ -90,6 +92,7 @@ impl Default for CallLimits {
             rows_written: limits::ROWS_WRITTEN,
             bytes_written: limits::PATCH_BYTES,
             ranges: limits::RANGES,
+            cells: limits::CELLS,
             queue: limits::QUEUE as u64,
         }
     }
@@ -255,6 +258,7 @@ fn call_limits(read: &mut value::Reader<'_>) -> CallLimits {
         // Any entry can be sent to a peer in one message.
         bytes_written: read.bytes("limit-bytes-written", KIB..=limits::PEER_MESSAGE_BYTES / 2),
         ranges: read.number("limit-ranges", 1..=1_000_000),
+        cells: read.number("limit-cells", 1..=1_000_000),
         queue: read.number("limit-queue", 1..=1_000_000),
     }
 }

@@ -32,6 +32,12 @@ pub const BYTES_READ: u64 = 16 * MIB;
 pub const PATCH_BYTES: u64 = 16 * MIB;
 /// Ranges opened by one call (`FLOWER_LIMIT_RANGES`).
 pub const RANGES: u64 = 4_096;
+/// Derived values evaluated by one call (`FLOWER_LIMIT_CELLS`).
+pub const CELLS: u64 = 10_000;
+/// Longest path of derived values that read each other.
+pub const HEIGHT: usize = 128;
+/// Fields of the key of a derived value.
+pub const KEY_FIELDS: usize = 8;
 /// A batch (one log entry) is closed at this size.
 pub const BATCH_BYTES: u64 = MIB;
 /// A frame between peers or of an image.

@@ -1,4 +1,4 @@
-//! What a bundle declares: tables, indexes, functions and their types. Made by loading the
+//! What a bundle declares: tables, indexes, derived values, functions and their types. Made by loading the
 //! bundle; stored with the deployment; diffed against the next one.
 
 use std::collections::BTreeMap;
@@ -11,6 +11,9 @@ use serde::{Deserialize, Serialize};
 pub struct Manifest {
     /// Tables by name.
     pub tables: BTreeMap<String, Table>,
+    /// Derived values by name; they share one namespace with the tables.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub derived: BTreeMap<String, Derived>,
     /// Functions by name.
     pub functions: BTreeMap<String, Function>,
 }
@@ -31,6 +34,60 @@ pub struct Table {
 pub struct Index {
     /// Field names, in order; the row's id is the implicit last.
     pub on: Vec<String>,
+}
+
+/// A value that a function of the bundle computes from rows and other derived values, one
+/// for each key.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Derived {
+    /// Fields of the key, in order.
+    pub key: Vec<(String, FieldType)>,
+    /// Type of the value.
+    pub value: FieldType,
+    /// Which of its cells are stored.
+    #[serde(default)]
+    pub materialize: Materialize,
+    /// Name of the index over its values.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub index: Option<String>,
+    /// What an error does.
+    #[serde(default)]
+    pub on_error: OnError,
+}
+
+impl Derived {
+    /// The table beside whose rows the cells are stored: that of a key of one id.
+    pub fn home(&self) -> Option<&str> {
+        match self.key.as_slice() {
+            [(_, FieldType::Id { table })] => Some(table),
+            _ => None,
+        }
+    }
+}
+
+/// Which cells of a derived value are stored.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Materialize {
+    /// Those that a stored cell reads.
+    #[default]
+    Demand,
+    /// One for each row of the table.
+    Each(String),
+    /// Each from its first read in a mutation until nothing that it reads is there.
+    Always,
+}
+
+/// What happens when a derived value's function fails.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum OnError {
+    /// The error is the value; readers get it thrown.
+    #[default]
+    Store,
+    /// The mutation is refused.
+    Reject,
 }
 
 /// A type of a field, argument or result.

@@ -112,6 +112,9 @@ pub mod code {
     pub const NOT_READY: &str = "not-ready";
     pub const STORAGE_FULL: &str = "storage-full";
     pub const TIMEOUT: &str = "timeout";
+    pub const DERIVED_REJECTED: &str = "derived-rejected";
+    pub const DERIVED_CYCLE: &str = "derived-cycle";
+    pub const DERIVED_DEPTH: &str = "derived-depth";
 }
 
 /// An error on the wire: `application/problem+json`.

@@ -47,6 +47,55 @@ fn push_text(out: &mut Vec<u8>, text: &str) {
     out.extend_from_slice(&[0, 0]);
 }
 
+/// Takes the value at the beginning of `bytes`; answers it and what follows. Absent for
+/// bytes that [`push`] never writes.
+pub fn pop(bytes: &[u8]) -> Option<(Value, &[u8])> {
+    let (&tag, rest) = bytes.split_first()?;
+    match tag {
+        NULL => Some((Value::Null, rest)),
+        FALSE => Some((Value::Bool(false), rest)),
+        TRUE => Some((Value::Bool(true), rest)),
+        NUMBER => {
+            let (bits, rest) = rest.split_first_chunk::<8>()?;
+            Some((number(u64::from_be_bytes(*bits))?, rest))
+        }
+        TEXT => {
+            let (text, rest) = pop_text(rest)?;
+            Some((Value::String(text), rest))
+        }
+        _ => None,
+    }
+}
+
+fn number(ordered: u64) -> Option<Value> {
+    let negative = ordered >> 63 == 0;
+    let bits = if negative {
+        !ordered
+    } else {
+        ordered & !(1 << 63)
+    };
+    let number = f64::from_bits(bits);
+    if number.fract() == 0.0 && number.abs() <= crate::types::MAX_SAFE {
+        return Some(Value::from(number as i64));
+    }
+    serde_json::Number::from_f64(number).map(Value::Number)
+}
+
+fn pop_text(mut bytes: &[u8]) -> Option<(String, &[u8])> {
+    let mut text = Vec::new();
+    loop {
+        let nul = bytes.iter().position(|b| *b == 0)?;
+        text.extend_from_slice(&bytes[..nul]);
+        let end = *bytes.get(nul + 1)?;
+        bytes = &bytes[nul + 2..];
+        match end {
+            0 => return Some((String::from_utf8(text).ok()?, bytes)),
+            0xff => text.push(0),
+            _ => return None,
+        }
+    }
+}
+
 /// The least key above every key that begins with `prefix`; absent when there is none.
 pub fn after_prefix(prefix: &[u8]) -> Option<Vec<u8>> {
     let cut = prefix.iter().rposition(|&b| b != 0xff)?;
@@ -143,6 +192,28 @@ mod tests {
         ) {
             let expected = order(&a[0], &b[0]).then_with(|| order(&a[1], &b[1]));
             prop_assert_eq!(encode(&a).cmp(&encode(&b)), expected);
+        }
+
+        #[test]
+        fn what_was_pushed_is_popped(a in scalar(), rest in prop::collection::vec(any::<u8>(), 0..4)) {
+            let mut bytes = encode(std::slice::from_ref(&a));
+            bytes.extend(&rest);
+            let (value, left) = pop(&bytes).unwrap();
+            prop_assert_eq!(left, &rest[..]);
+            prop_assert_eq!(order(&value, &a), Ordering::Equal);
+            prop_assert_eq!(value.is_number(), a.is_number());
+        }
+
+        #[test]
+        fn bytes_that_are_no_value_are_refused_without_harm(
+            bytes in prop::collection::vec(any::<u8>(), 0..12),
+        ) {
+            if let Some((value, rest)) = pop(&bytes) {
+                let mut again = Vec::new();
+                prop_assert!(push(&mut again, &value));
+                again.extend(rest);
+                prop_assert_eq!(again.len(), bytes.len());
+            }
         }
 
         #[test]

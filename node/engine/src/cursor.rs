@@ -9,11 +9,14 @@ use flower_api::manifest::FieldType;
 use serde_json::{Map, Value, json};
 
 use crate::{
+    deploy::Deployment,
+    derived::{self, IndexName},
     key::Space,
     limits::setting,
     problem,
-    range::{self, IdTail, KeyRange},
-    reads, record,
+    range::{self, IdTail, KeyRange, ROW_TAIL},
+    reads::{self, Window},
+    record,
     transaction::{DbError, Result, Transaction, damaged, declared},
     view::{Direction, scan_merged},
 };
@@ -36,10 +39,21 @@ pub(crate) struct Wanted<'a> {
     pub limit: Option<u64>,
 }
 
+/// What a range goes over.
+#[derive(Debug, Clone)]
+enum Source {
+    Rows,
+    Index(IndexName),
+    /// Entries of the index over a derived value, which hold all that they say.
+    Values,
+}
+
 /// An open range.
 #[derive(Debug, Clone)]
 pub(crate) struct Cursor {
+    /// The table or derived value.
     table: String,
+    source: Source,
     space: Space,
     prefix_bytes: usize,
     range: KeyRange,
@@ -60,9 +74,10 @@ impl Cursor {
     }
 
     fn id(&self, key: &[u8]) -> Option<String> {
-        let id = match self.space {
-            Space::Index => record::id_of_index_key(key),
-            _ => record::id_of_row_key(key),
+        let id = match self.source {
+            Source::Index(_) => record::id_of_index_key(key),
+            Source::Rows => record::id_of_row_key(key),
+            Source::Values => None,
         };
         id.map(str::to_owned)
     }
@@ -91,32 +106,12 @@ impl Transaction {
             return Err(over.into());
         }
         let deployment = Arc::clone(&self.deployment);
-        let table = declared(&deployment, wanted.table)?;
         let ops: Map<String, Value> = serde_json::from_str(wanted.range)
             .map_err(|e| DbError::Wrong(format!("{}.range: {e}", wanted.table)))?;
-        let fail = |why: String| match wanted.index {
-            "" => DbError::Wrong(format!("{}.range: {why}", wanted.table)),
-            index => DbError::Wrong(format!("{}.{index}.range: {why}", wanted.table)),
-        };
-        let (space, prefix, range) = if wanted.index.is_empty() {
-            let prefix = record::table_prefix(wanted.table);
-            let range = range::bounds(&prefix, &[], IdTail::Row, &ops).map_err(fail)?;
-            (Space::Data, prefix, range)
-        } else {
-            let index = table
-                .indexes
-                .get(wanted.index)
-                .ok_or_else(|| fail("there is no such index".into()))?;
-            let physical = deployment.stored_index(wanted.table, wanted.index);
-            let prefix = record::index_prefix(wanted.table, physical);
-            let fields: Vec<(&str, &FieldType)> = index
-                .on
-                .iter()
-                .filter_map(|on| table.fields.iter().find(|(f, _)| f == on))
-                .map(|(field, ty)| (field.as_str(), ty))
-                .collect();
-            let range = range::bounds(&prefix, &fields, IdTail::Bare, &ops).map_err(fail)?;
-            (Space::Index, prefix, range)
+        let (source, prefix, range) = self.source(&deployment, wanted, &ops)?;
+        let space = match source {
+            Source::Rows => Space::Data,
+            _ => Space::Index,
         };
         let direction = match wanted.descending {
             false => Direction::Forward,
@@ -124,6 +119,7 @@ impl Transaction {
         };
         Ok(Cursor {
             table: wanted.table.to_owned(),
+            source,
             space,
             prefix_bytes: prefix.len(),
             before: (range.clone(), wanted.limit),
@@ -134,62 +130,151 @@ impl Transaction {
         })
     }
 
-    /// Walks up to `most` entries of a range, charging each; `take` gets key and value. What
-    /// is recorded as read ends at the last entry when the walk does.
+    /// What a range goes over, the prefix of its keys, and its bounds.
+    fn source(
+        &self,
+        deployment: &Deployment,
+        wanted: &Wanted,
+        ops: &Map<String, Value>,
+    ) -> Result<(Source, Vec<u8>, KeyRange)> {
+        let fail = |why: String| match wanted.index {
+            "" => DbError::Wrong(format!("{}.range: {why}", wanted.table)),
+            index => DbError::Wrong(format!("{}.{index}.range: {why}", wanted.table)),
+        };
+        if let Some(derived) = deployment.manifest.derived.get(wanted.table) {
+            if self.graph.evaluating() {
+                let why = "the index of a derived value has no place inside a derived value";
+                return Err(fail(why.into()));
+            }
+            if derived.index.as_deref() != Some(wanted.index) {
+                return Err(fail("there is no such index".into()));
+            }
+            let prefix = record::index_prefix(wanted.table, wanted.index);
+            let value = ("value", &derived.value);
+            let key = derived.key.iter().map(|(field, ty)| (field.as_str(), ty));
+            let fields: Vec<(&str, &FieldType)> = [value].into_iter().chain(key).collect();
+            let range = range::bounds(&prefix, &fields, IdTail::None, ops).map_err(fail)?;
+            return Ok((Source::Values, prefix, range));
+        }
+        let table = declared(deployment, wanted.table)?;
+        if wanted.index.is_empty() {
+            if self.graph.evaluating() {
+                return Err(fail("inside a derived value: name an index".into()));
+            }
+            let prefix = record::table_prefix(wanted.table);
+            let range = range::bounds(&prefix, &[], IdTail::Row, ops).map_err(fail)?;
+            return Ok((Source::Rows, prefix, range));
+        }
+        let index = table
+            .indexes
+            .get(wanted.index)
+            .ok_or_else(|| fail("there is no such index".into()))?;
+        let physical = deployment.stored_index(wanted.table, wanted.index);
+        let prefix = record::index_prefix(wanted.table, physical);
+        let fields: Vec<(&str, &FieldType)> = index
+            .on
+            .iter()
+            .filter_map(|on| table.fields.iter().find(|(f, _)| f == on))
+            .map(|(field, ty)| (field.as_str(), ty))
+            .collect();
+        let range = range::bounds(&prefix, &fields, IdTail::Bare, ops).map_err(fail)?;
+        let name = IndexName {
+            table: wanted.table.to_owned(),
+            physical: physical.to_owned(),
+            fields: index.on.len(),
+        };
+        Ok((Source::Index(name), prefix, range))
+    }
+
+    /// Walks up to `most` entries of a range, charging each; `take` gets key and value.
     fn walk(
         &mut self,
         cursor: &Cursor,
         most: u64,
         take: &mut dyn FnMut(&[u8], &[u8]) -> bool,
     ) -> Result<()> {
-        if most == 0 || cursor.range.is_empty() {
-            return Ok(());
+        let (space, direction) = (cursor.space, cursor.direction);
+        let walked = self.scan(space, &cursor.range, direction, most, take)?;
+        if let (Some((window, present)), Source::Index(name)) = (walked, &cursor.source) {
+            self.graph.read_window(name, window, present);
         }
-        let (from, to) = (refs(&cursor.range.from), refs(&cursor.range.to));
+        Ok(())
+    }
+
+    /// Walks up to `most` entries between keys, charging each. Answers what has been read,
+    /// which ends at the last entry when the walk does, and whether anything was there;
+    /// absent when nothing needed to be read. Cells between rows are stepped over.
+    pub(crate) fn scan(
+        &mut self,
+        space: Space,
+        range: &KeyRange,
+        direction: Direction,
+        most: u64,
+        take: &mut dyn FnMut(&[u8], &[u8]) -> bool,
+    ) -> Result<Option<(Window, bool)>> {
+        if most == 0 || range.is_empty() {
+            return Ok(None);
+        }
+        let (from, to) = (refs(&range.from), refs(&range.to));
         let written: BTreeMap<Bytes, Option<Bytes>> = if self.patch.is_empty() {
             BTreeMap::new()
         } else {
-            let own = self.patch.range(cursor.space, from, to);
+            let own = self.patch.range(space, from, to);
             own.map(|((_, key), value)| (key.clone(), value.clone()))
                 .collect()
         };
         let (cost, limits, deadline) = (&mut self.cost, &self.limits, &self.deadline);
-        let mut left = most;
-        let mut over = Ok(());
-        let mut read = cursor.range.clone();
+        let (mut left, mut over, mut present) = (most, Ok(()), false);
+        let mut read = range.clone();
         let mut visit = |key: &[u8], value: &[u8]| {
+            if space == Space::Data && !key.ends_with(ROW_TAIL) {
+                over = Self::charge_step(cost, limits, deadline, key.len() + value.len());
+                return over.is_ok();
+            }
+            present = true;
             over = Self::charge_read(cost, limits, deadline, key.len() + value.len());
             left -= 1;
             let going = over.is_ok() && take(key, value) && left > 0;
             if !going {
                 let end = Bound::Included(key.to_vec());
-                match cursor.direction {
+                match direction {
                     Direction::Forward => read.to = end,
                     Direction::Backward => read.from = end,
                 }
             }
             going
         };
-        let (view, direction) = (&*self.view, cursor.direction);
+        let view = &*self.view;
         if written.is_empty() {
-            view.scan(cursor.space, from, to, direction, &mut visit)?;
+            view.scan(space, from, to, direction, &mut visit)?;
         } else {
-            scan_merged(
-                view,
-                &written,
-                cursor.space,
-                from,
-                to,
-                direction,
-                &mut visit,
-            )?;
+            scan_merged(view, &written, space, from, to, direction, &mut visit)?;
         }
-        self.reads.window(reads::window_of(cursor.space, &read));
-        over
+        let window = reads::window_of(space, &read);
+        self.reads.window(window.clone());
+        over?;
+        Ok(Some((window, present)))
+    }
+
+    /// The row that an entry stands for, as JSON.
+    fn row_at(&mut self, cursor: &Cursor, key: &[u8], value: &[u8]) -> Result<String> {
+        if matches!(cursor.source, Source::Values) {
+            let declared = self.deployment.manifest.derived.get(&cursor.table);
+            let suffix = key.get(cursor.prefix_bytes..).unwrap_or_default();
+            let row = declared.and_then(|declared| derived::row_of_entry(declared, suffix));
+            return row.ok_or_else(|| damaged(&cursor.table, "?"));
+        }
+        let id = cursor.id(key).ok_or_else(|| damaged(&cursor.table, "?"))?;
+        let body = match cursor.source {
+            Source::Index(_) => self.row_body(&cursor.table, &id)?,
+            _ => record::body(value).map(str::to_owned),
+        };
+        let body = body.ok_or_else(|| damaged(&cursor.table, &id))?;
+        Ok(record::with_id(&id, &body))
     }
 
     /// The next rows of a range, at most `most`; fewer when they are large, none at its end.
-    fn advance(&mut self, cursor: &mut Cursor, most: u64) -> Result<Vec<(String, String)>> {
+    fn advance(&mut self, cursor: &mut Cursor, most: u64) -> Result<Vec<String>> {
         cursor.before = (cursor.range.clone(), cursor.remaining);
         cursor.chunk.clear();
         let most = cursor.remaining.map_or(most, |left| left.min(most));
@@ -202,15 +287,9 @@ impl Transaction {
         let mut rows = Vec::new();
         let mut bytes = 0;
         for (key, value) in found {
-            let id = cursor.id(&key).ok_or_else(|| damaged(&cursor.table, "?"))?;
-            let body = if cursor.space == Space::Index {
-                self.row_body(&cursor.table, &id)?
-            } else {
-                record::body(&value).map(str::to_owned)
-            };
-            let body = body.ok_or_else(|| damaged(&cursor.table, &id))?;
-            bytes += body.len();
-            rows.push((id, body));
+            let row = self.row_at(cursor, &key, &value)?;
+            bytes += row.len();
+            rows.push(row);
             cursor.chunk.push(key);
             if bytes >= CHUNK_BYTES {
                 break;
@@ -265,12 +344,17 @@ impl Transaction {
 
     /// Sum of a number field over a range; absent values count nothing.
     pub fn sum(&mut self, wanted: &Wanted, field: &str) -> Result<f64> {
-        let table = declared(&self.deployment, wanted.table)?;
-        let ty = table
-            .fields
-            .iter()
-            .find(|(f, _)| f == field)
-            .map(|(_, ty)| ty);
+        let ty = match self.deployment.manifest.derived.get(wanted.table) {
+            Some(derived) => {
+                let fields = derived.key.iter().find(|(f, _)| f == field);
+                let value = (field == "value").then_some(&derived.value);
+                fields.map(|(_, ty)| ty).or(value)
+            }
+            None => {
+                let fields = &declared(&self.deployment, wanted.table)?.fields;
+                fields.iter().find(|(f, _)| f == field).map(|(_, ty)| ty)
+            }
+        };
         if !ty.is_some_and(is_number) {
             let why = format!("{}: '{field}' is not a field of numbers", wanted.table);
             return Err(DbError::Wrong(why));
@@ -282,9 +366,9 @@ impl Transaction {
             if rows.is_empty() {
                 return Ok(sum);
             }
-            for (id, body) in rows {
-                let row = serde_json::from_str::<Map<String, Value>>(&body)
-                    .map_err(|_| damaged(wanted.table, &id))?;
+            for row in rows {
+                let row = serde_json::from_str::<Map<String, Value>>(&row)
+                    .map_err(|_| damaged(wanted.table, "?"))?;
                 sum += row.get(field).and_then(Value::as_f64).unwrap_or(0.0);
             }
         }
@@ -294,7 +378,7 @@ impl Transaction {
     pub fn page(&mut self, wanted: &Wanted, after: &str, size: u64) -> Result<String> {
         let mut cursor = self.cursor(wanted)?;
         if !after.is_empty() {
-            cursor.range = resumed(&cursor, after)?;
+            cursor.range = resumed(&self.deployment, &cursor, after)?;
         }
         cursor.remaining = Some(size);
         let mut rows = Vec::new();
@@ -321,7 +405,7 @@ impl Transaction {
 }
 
 /// The rest of a range after the key that a client's cursor names.
-fn resumed(cursor: &Cursor, text: &str) -> Result<KeyRange> {
+fn resumed(deployment: &Deployment, cursor: &Cursor, text: &str) -> Result<KeyRange> {
     let wrong = || DbError::BadCursor(format!("the cursor '{:.64}' is not of this range", text));
     let suffix = URL_SAFE_NO_PAD.decode(text).map_err(|_| wrong())?;
     let base = match (&cursor.range.from, &cursor.range.to) {
@@ -330,9 +414,14 @@ fn resumed(cursor: &Cursor, text: &str) -> Result<KeyRange> {
     };
     let prefix = base.get(..cursor.prefix_bytes).ok_or_else(wrong)?;
     let key = [prefix, &suffix].concat();
-    if cursor.id(&key).is_none()
-        || !crate::view::within(&key, refs(&cursor.range.from), refs(&cursor.range.to))
-    {
+    let known = match cursor.source {
+        Source::Values => {
+            let declared = deployment.manifest.derived.get(&cursor.table);
+            declared.is_some_and(|declared| derived::row_of_entry(declared, &suffix).is_some())
+        }
+        _ => cursor.id(&key).is_some(),
+    };
+    if !known || !crate::view::within(&key, refs(&cursor.range.from), refs(&cursor.range.to)) {
         return Err(wrong());
     }
     let mut rest = cursor.clone();
@@ -348,11 +437,7 @@ fn is_number(ty: &FieldType) -> bool {
     }
 }
 
-fn list(rows: &[(String, String)]) -> String {
-    let rows: Vec<String> = rows
-        .iter()
-        .map(|(id, body)| record::with_id(id, body))
-        .collect();
+fn list(rows: &[String]) -> String {
     format!("[{}]", rows.join(","))
 }
 

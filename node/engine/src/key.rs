@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 pub enum Space {
     /// Names: revision, stamp, owner, formed, active deployment, trim watermark.
     Meta = 0,
-    /// Rows: partition, table, row id, kind.
+    /// Rows and the cells beside them: partition, table, row id, kind.
     Data = 1,
     /// Index entries: partition, index, encoded fields, row id. Empty values with a version.
     Index = 2,
@@ -21,17 +21,23 @@ pub enum Space {
     ReceiptsByAge = 4,
     /// Deployments by hash: source and manifest.
     Deploy = 5,
+    /// Reverse edges of derived values: partition, what is read, the cell that reads it.
+    Readers = 6,
+    /// Cells that lie beside no row: partition, derived value, encoded key.
+    Cells = 7,
 }
 
 impl Space {
     /// All spaces, in the order of their numbers.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 8] = [
         Self::Meta,
         Self::Data,
         Self::Index,
         Self::Receipts,
         Self::ReceiptsByAge,
         Self::Deploy,
+        Self::Readers,
+        Self::Cells,
     ];
 
     /// The table's name.
@@ -43,6 +49,8 @@ impl Space {
             Self::Receipts => "receipts",
             Self::ReceiptsByAge => "receipts_by_age",
             Self::Deploy => "deploy",
+            Self::Readers => "readers",
+            Self::Cells => "cells",
         }
     }
 

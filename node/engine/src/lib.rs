@@ -4,6 +4,7 @@
 mod codec;
 mod cursor;
 pub mod deploy;
+pub mod derived;
 pub mod entry;
 pub mod error;
 pub mod js;

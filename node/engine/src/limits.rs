@@ -24,6 +24,7 @@ pub mod setting {
     pub const ROWS_WRITTEN: &str = "FLOWER_LIMIT_ROWS_WRITTEN";
     pub const BYTES_WRITTEN: &str = "FLOWER_LIMIT_BYTES_WRITTEN";
     pub const RANGES: &str = "FLOWER_LIMIT_RANGES";
+    pub const CELLS: &str = "FLOWER_LIMIT_CELLS";
 }
 
 /// Bounds of one evaluation. Bytes unless named otherwise; each is a node setting.
@@ -53,6 +54,16 @@ pub struct Limits {
     pub patch_bytes: u64,
     /// Ranges opened.
     pub ranges: u64,
+    /// Evaluations of derived values.
+    pub cells: u64,
+}
+
+impl Limits {
+    /// Gas of one evaluation of a derived value. Less than the call's, so that a function
+    /// that loops fails in the same way wherever it runs, and what reads it goes on.
+    pub fn cell_gas(&self) -> u64 {
+        (self.gas / 10).max(1)
+    }
 }
 
 impl Default for Limits {
@@ -70,6 +81,7 @@ impl Default for Limits {
             rows_written: limits::ROWS_WRITTEN,
             patch_bytes: limits::PATCH_BYTES,
             ranges: limits::RANGES,
+            cells: limits::CELLS,
         }
     }
 }
@@ -116,6 +128,11 @@ pub struct Cost {
     pub rows_written: u64,
     /// Ranges opened.
     pub ranges: u64,
+    /// Evaluations of derived values.
+    pub cells: u64,
+    /// Readers of windows over several values of an index's first field that were looked at:
+    /// the one part of maintenance that grows with the number of such readers.
+    pub spans: u64,
     /// Interrupts, each about 10,000 operations.
     pub gas: u64,
 }

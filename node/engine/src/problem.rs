@@ -34,3 +34,23 @@ pub(crate) fn invalid_args(detail: impl Into<String>) -> Problem {
 pub(crate) fn internal(detail: impl Into<String>) -> Problem {
     Problem::new(500, code::INTERNAL, "The function failed", detail)
 }
+
+/// A derived value that refuses errors has one.
+pub(crate) fn derived_rejected(detail: impl Into<String>) -> CallError {
+    let title = "A derived value refused the mutation";
+    CallError::Refused(Problem::new(409, code::DERIVED_REJECTED, title, detail))
+}
+
+/// A derived value would depend on itself.
+pub(crate) fn derived_cycle(path: &str) -> CallError {
+    let title = "A derived value would depend on itself";
+    let detail = format!("derived values read each other in a circle: {path}");
+    CallError::Refused(Problem::new(409, code::DERIVED_CYCLE, title, detail))
+}
+
+/// A path of derived values is too long.
+pub(crate) fn derived_depth(most: usize, path: &str) -> CallError {
+    let title = "Derived values read each other too deep";
+    let detail = format!("more than {most} derived values, each read by the one before: {path}");
+    CallError::Refused(Problem::new(409, code::DERIVED_DEPTH, title, detail))
+}

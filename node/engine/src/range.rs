@@ -15,6 +15,8 @@ pub(crate) enum IdTail {
     Bare,
     /// A row: NUL and the kind follow the id.
     Row,
+    /// There is none: the fields are all.
+    None,
 }
 
 /// What follows the id in the key of a row: NUL and the kind.
@@ -66,10 +68,10 @@ pub(crate) fn bounds(
     let mut used = 0;
     for (field, ty) in fields {
         match wanted.get(*field) {
-            None => return finish(KeyRange::of_prefix(&key), used, fields, wanted),
+            None => return finish(KeyRange::of_prefix(&key), used, fields, tail, wanted),
             Some(Value::Object(ops)) => {
                 let range = between(&key, field, ty, ops)?;
-                return finish(range, used + 1, fields, wanted);
+                return finish(range, used + 1, fields, tail, wanted);
             }
             Some(value) => {
                 push_checked(&mut key, field, ty, value)?;
@@ -77,8 +79,8 @@ pub(crate) fn bounds(
             }
         }
     }
-    let range = match wanted.get("id") {
-        None => return finish(KeyRange::of_prefix(&key), used, fields, wanted),
+    let range = match wanted.get("id").filter(|_| tail != IdTail::None) {
+        None => return finish(KeyRange::of_prefix(&key), used, fields, tail, wanted),
         Some(Value::Object(ops)) => between_ids(&key, tail, ops)?,
         Some(id) => {
             let whole = id_key(&key, tail, id_text(id)?);
@@ -88,7 +90,7 @@ pub(crate) fn bounds(
             }
         }
     };
-    finish(range, used + 1, fields, wanted)
+    finish(range, used + 1, fields, tail, wanted)
 }
 
 /// Every field of `wanted` must have been used.
@@ -96,12 +98,14 @@ fn finish(
     range: KeyRange,
     used: usize,
     fields: &[(&str, &FieldType)],
+    tail: IdTail,
     wanted: &Map<String, Value>,
 ) -> Result<KeyRange, String> {
     if used == wanted.len() {
         return Ok(range);
     }
-    let order: Vec<&str> = fields.iter().map(|(f, _)| *f).chain(["id"]).collect();
+    let id = (tail != IdTail::None).then_some("id");
+    let order: Vec<&str> = fields.iter().map(|(f, _)| *f).chain(id).collect();
     let unknown = wanted.keys().find(|k| !order.contains(&k.as_str()));
     Err(match unknown {
         Some(field) => format!(

@@ -10,6 +10,7 @@ use crate::{
     codec,
     cursor::Cursor,
     deploy::Deployment,
+    derived::{Graph, IndexName},
     error::ViewError,
     js::CallError,
     key::{Space, meta},
@@ -51,6 +52,8 @@ impl From<String> for DbError {
 
 /// Rows read between two looks at the deadline.
 const READS_A_LOOK: u64 = 256;
+/// Bytes stepped over between two looks at the deadline.
+const BYTES_A_LOOK: u64 = 64 << 10;
 
 pub(crate) type Result<T> = std::result::Result<T, DbError>;
 
@@ -65,8 +68,9 @@ pub(crate) struct Transaction {
     pub(crate) deadline: Deadline,
     /// What the view was asked; what the transaction's own writes answered is not in it.
     pub(crate) reads: ReadSetBuilder,
-    writable: bool,
-    stamp: Stamp,
+    pub(crate) graph: Graph,
+    pub(crate) writable: bool,
+    pub(crate) stamp: Stamp,
     minted: u32,
     patch_bytes: u64,
 }
@@ -91,6 +95,7 @@ impl Transaction {
             limits,
             deadline,
             reads,
+            graph: Graph::default(),
             writable,
             stamp,
             minted: 0,
@@ -124,6 +129,25 @@ impl Transaction {
         Err(over.into())
     }
 
+    /// Charges stepping over a cell between rows: its bytes, and a look at the time.
+    pub(crate) fn charge_step(
+        cost: &mut Cost,
+        limits: &Limits,
+        deadline: &Deadline,
+        bytes: usize,
+    ) -> Result<()> {
+        let before = cost.bytes_read / BYTES_A_LOOK;
+        cost.bytes_read += bytes as u64;
+        let over = if cost.bytes_read > limits.bytes_read {
+            problem::budget("bytes read", limits.bytes_read, setting::BYTES_READ)
+        } else if cost.bytes_read / BYTES_A_LOOK > before && deadline.passed() {
+            problem::budget("time in ms", limits.wall_ms, setting::WALL_MS)
+        } else {
+            return Ok(());
+        };
+        Err(over.into())
+    }
+
     pub(crate) fn read(&mut self, space: Space, key: &[u8]) -> Result<Option<Bytes>> {
         let found = match self.patch.get(space, key) {
             Some(written) => written.cloned(),
@@ -142,7 +166,9 @@ impl Transaction {
         if !codec::is_id(id) {
             return Ok(None);
         }
-        let Some(value) = self.read(Space::Data, &record::row_key(table, id))? else {
+        let found = self.read(Space::Data, &record::row_key(table, id))?;
+        self.graph.read_row(table, id, found.is_some());
+        let Some(value) = found else {
             return Ok(None);
         };
         let body = record::body(&value).ok_or_else(|| damaged(table, id))?;
@@ -220,7 +246,10 @@ impl Transaction {
     }
 
     fn writable(&self, table: &str) -> Result<Arc<Deployment>> {
-        if self.writable {
+        if self.graph.evaluating() {
+            let why = format!("{table}: a derived value cannot write");
+            Err(DbError::Wrong(why))
+        } else if self.writable {
             Ok(Arc::clone(&self.deployment))
         } else {
             let why = format!("{table}: a query cannot write; declare a mutation");
@@ -266,7 +295,15 @@ impl Transaction {
         }
         // All keys before the first write: a key that is too large must leave nothing half done.
         let entries = self.index_changes(table, declared, id, old.as_ref(), new.as_ref())?;
-        for (key, present) in entries {
+        if !self.deployment.manifest.derived.is_empty() {
+            if old != new {
+                self.row_changed(table, id, &entries);
+            }
+            if old.is_some() != new.is_some() {
+                self.row_roots(table, id, new.is_some())?;
+            }
+        }
+        for (_, key, present) in entries {
             let value = present.then(|| record::value(self.stamp.revision, ""));
             self.put(Space::Index, key, value)?;
         }
@@ -281,24 +318,36 @@ impl Transaction {
         id: &str,
         old: Option<&Row>,
         new: Option<&Row>,
-    ) -> Result<Vec<(Vec<u8>, bool)>> {
+    ) -> Result<Vec<(IndexName, Vec<u8>, bool)>> {
         let mut out = Vec::new();
         for (name, index) in &declared.indexes {
             let physical = self.deployment.stored_index(table, name);
             let key = |row: &Row| record::index_key(table, physical, &index.on, row, id);
             let (before, after) = (old.map(key).transpose()?, new.map(key).transpose()?);
             if before != after {
-                out.extend(before.map(|key| (key, false)));
-                out.extend(after.map(|key| (key, true)));
+                let name = IndexName {
+                    table: table.to_owned(),
+                    physical: physical.to_owned(),
+                    fields: index.on.len(),
+                };
+                out.extend(before.map(|key| (name.clone(), key, false)));
+                out.extend(after.map(|key| (name, key, true)));
             }
         }
         Ok(out)
     }
 
-    fn put(&mut self, space: Space, key: Vec<u8>, value: Option<Bytes>) -> Result<()> {
-        let size = |value: Option<&Bytes>| (key.len() + value.map_or(0, Bytes::len) + 2) as u64;
-        let before = self.patch.get(space, &key).map_or(0, size);
-        self.patch_bytes += size(value.as_ref());
+    /// Takes back what this call wrote under a key.
+    pub(crate) fn unput(&mut self, space: Space, key: &[u8]) {
+        if let Some(written) = self.patch.get(space, key) {
+            self.patch_bytes -= size(key, written);
+            self.patch.forget(space, key);
+        }
+    }
+
+    pub(crate) fn put(&mut self, space: Space, key: Vec<u8>, value: Option<Bytes>) -> Result<()> {
+        let before = self.patch.get(space, &key).map_or(0, |old| size(&key, old));
+        self.patch_bytes += size(&key, value.as_ref());
         self.patch_bytes -= before;
         match value {
             Some(value) => self.patch.put(space, key, value),
@@ -311,6 +360,11 @@ impl Transaction {
         }
         Ok(())
     }
+}
+
+/// Bytes that a write takes in a patch.
+fn size(key: &[u8], value: Option<&Bytes>) -> u64 {
+    (key.len() + value.map_or(0, Bytes::len) + 2) as u64
 }
 
 /// The declaration of a table.

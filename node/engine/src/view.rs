@@ -115,6 +115,10 @@ impl PatchBuilder {
     pub fn delete(&mut self, space: Space, key: impl Into<Bytes>) {
         self.writes.insert((space, key.into()), None);
     }
+    /// Takes back what has been collected for `key`.
+    pub fn forget(&mut self, space: Space, key: &[u8]) {
+        self.writes.remove(&(space, Bytes::copy_from_slice(key)));
+    }
     /// What has been collected for `key`.
     pub fn get(&self, space: Space, key: &[u8]) -> Option<Option<&Bytes>> {
         self.writes

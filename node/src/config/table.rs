@@ -193,6 +193,12 @@ pub const SETTINGS: &[Setting] = &[
         "Ranges that one call may open",
     ),
     setting(
+        "limit-cells",
+        "NUMBER",
+        "10000",
+        "Derived values that one call may evaluate",
+    ),
+    setting(
         "limit-queue",
         "NUMBER",
         "1024",

@@ -180,6 +180,7 @@ mod tests {
                 ("bump".into(), function(FunctionKind::Mutation, Some(args))),
             ]
             .into(),
+            ..Manifest::default()
         };
         assert_eq!(
             commands("http://127.0.0.1:7700", &manifest),

@@ -18,7 +18,8 @@ use redb::{Builder, ReadableDatabase, StorageBackend, TableHandle, WriteTransact
 use crate::{
     disk::{Disk, FileName},
     error::OpenError,
-    tables::{FORMAT, OWN, own},
+    tables::{FORMAT, OLD_FORMAT, OWN, own},
+    upgrade,
 };
 
 /// An open file.
@@ -49,10 +50,11 @@ pub(crate) fn open(
     init: &dyn Fn(&WriteTransaction) -> Result<(), redb::Error>,
 ) -> Result<Found, OpenError> {
     let length = disk.len(file).map_err(|e| OpenError::io(file, &e))?;
-    let begun = match length {
-        None | Some(0) => false,
+    let stored = match length {
+        None | Some(0) => None,
         Some(_) => probe(disk, file)?,
     };
+    let begun = stored.is_some();
     let backend = disk.open(file).map_err(|e| OpenError::io(file, &e))?;
     let sealed = Arc::new(AtomicBool::new(false));
     let gate = Gate {
@@ -69,6 +71,9 @@ pub(crate) fn open(
     if !begun {
         initialize(&db, init).map_err(|e| OpenError::from_redb(file, e))?;
         disk.sync_dir().map_err(|e| OpenError::io(file, &e))?;
+    }
+    if stored == Some(OLD_FORMAT) {
+        upgrade::from_old(&db, file).map_err(|e| OpenError::from_redb(file, e))?;
     }
     Ok(Found {
         open: OpenFile { db, sealed },
@@ -89,9 +94,9 @@ fn initialize(
     Ok(())
 }
 
-/// Reads the format without writing a byte. False when the file was never begun (a power cut
+/// Reads the format without writing a byte. Absent when the file was never begun (a power cut
 /// in the middle of making it).
-fn probe(disk: &dyn Disk, file: FileName) -> Result<bool, OpenError> {
+fn probe(disk: &dyn Disk, file: FileName) -> Result<Option<u64>, OpenError> {
     let backend = disk.open(file).map_err(|e| OpenError::io(file, &e))?;
     let length = backend.len().map_err(|e| OpenError::io(file, &e))?;
     let probe = Probe {
@@ -106,8 +111,8 @@ fn probe(disk: &dyn Disk, file: FileName) -> Result<bool, OpenError> {
         .create_with_backend(probe)
         .map_err(|e| OpenError::from_redb(file, e.into()))?;
     match stored_format(&db).map_err(|e| OpenError::from_redb(file, e))? {
-        Stored::Nothing => Ok(false),
-        Stored::Format(FORMAT) => Ok(true),
+        Stored::Nothing => Ok(None),
+        Stored::Format(known @ (FORMAT | OLD_FORMAT)) => Ok(Some(known)),
         Stored::Format(found) => Err(OpenError::UnknownFormat {
             file,
             found,

@@ -17,7 +17,7 @@ use crate::{error::Fatal, record::LogPosition, view::Totals};
 
 const MAGIC: &[u8; 8] = b"flwimage";
 /// Format of images.
-const FORMAT: u8 = 1;
+const FORMAT: u8 = 2;
 const HASH_BYTES: usize = 8;
 
 const HEADER: u8 = 1;

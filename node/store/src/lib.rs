@@ -17,6 +17,7 @@ pub mod sabotage;
 pub mod sim_disk;
 pub mod state;
 mod tables;
+mod upgrade;
 mod value_cache;
 mod view;
 

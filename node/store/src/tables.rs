@@ -5,7 +5,9 @@ use flower_engine::Space;
 use redb::TableDefinition;
 
 /// Format of `raft.redb` and of `state.redb`.
-pub(crate) const FORMAT: u64 = 1;
+pub(crate) const FORMAT: u64 = 2;
+/// The format before, which is carried over when a file is opened.
+pub(crate) const OLD_FORMAT: u64 = 1;
 
 /// Bytes by bytes.
 pub(crate) type ByteTable = TableDefinition<'static, &'static [u8], &'static [u8]>;

@@ -80,7 +80,11 @@ impl ValueCache {
 
     /// Whether values of `space` are kept. Index entries and receipts are read once or in runs.
     pub(crate) fn keeps(&self, space: Space) -> bool {
-        self.entries.is_some() && matches!(space, Space::Meta | Space::Data | Space::Deploy)
+        self.entries.is_some()
+            && matches!(
+                space,
+                Space::Meta | Space::Data | Space::Deploy | Space::Cells
+            )
     }
 
     /// The value for a view of `seq`, if it is known.

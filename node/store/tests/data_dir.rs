@@ -112,7 +112,7 @@ fn unknown_formats_are_refused_and_left_untouched() {
         else {
             panic!("{refused}")
         };
-        assert_eq!((told, found, known), (file, 9, 1));
+        assert_eq!((told, found, known), (file, 9, 2));
         assert_eq!(
             sim.contents(file),
             names[file as usize],

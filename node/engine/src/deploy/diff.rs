@@ -135,6 +135,22 @@ fn indexes(name: &str, old: Option<&Table>, new: &Table, out: &mut Vec<Change>) 
     }
 }
 
+fn derived(old: &Manifest, new: &Manifest, out: &mut Vec<Change>) {
+    for (name, derived) in &new.derived {
+        let what = match old.derived.get(name) {
+            None => "adds",
+            Some(before) if before != derived => "changes the declaration of",
+            Some(_) => continue,
+        };
+        out.push(Change::Code(format!("{what} derived value {name}")));
+    }
+    for name in old.derived.keys() {
+        if !new.derived.contains_key(name) {
+            out.push(Change::Code(format!("removes derived value {name}")));
+        }
+    }
+}
+
 fn code(old: &Manifest, new: &Manifest, out: &mut Vec<Change>) {
     for (name, function) in &new.functions {
         match old.functions.get(name) {
@@ -178,6 +194,7 @@ pub(super) fn diff(old: &Manifest, new: &Manifest) -> Vec<Change> {
     {
         out.push(Change::DropTable(name.clone()));
     }
+    derived(old, new, &mut out);
     code(old, new, &mut out);
     out
 }

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use flower_api::{
     Revision,
     limits::{INDEX_BUILD_ROWS, PATCH_BYTES},
-    manifest::Manifest,
+    manifest::{Manifest, Materialize},
 };
 
 use super::{
@@ -16,7 +16,7 @@ use super::{
 use crate::{
     error::ViewError,
     key::{Space, meta},
-    range::KeyRange,
+    range::{KeyRange, ROW_TAIL},
     record::{self, Row},
     view::{Direction, PatchBuilder, View},
 };
@@ -123,6 +123,7 @@ impl<'a> Planner<'a> {
         for change in differences {
             self.weigh(change)?;
         }
+        self.weigh_derived()?;
         if self.refused.is_empty() && self.patch_bytes > PATCH_BYTES {
             let (bytes, most) = (self.patch_bytes, PATCH_BYTES);
             self.refused.push(format!(
@@ -183,13 +184,44 @@ impl<'a> Planner<'a> {
         Ok(rows)
     }
 
+    /// Visits the rows of a table, or the entries of an index; steps over cells.
     fn each(
         &self,
         space: Space,
         prefix: &[u8],
         visit: &mut dyn FnMut(&[u8], &[u8]) -> bool,
     ) -> Result<(), ViewError> {
-        scan_prefix(self.view, space, prefix, visit)
+        scan_prefix(self.view, space, prefix, &mut |key, value| {
+            let cell = space == Space::Data && !key.ends_with(ROW_TAIL);
+            cell || visit(key, value)
+        })
+    }
+
+    /// Derived values cannot be built over what is there yet.
+    fn weigh_derived(&mut self) -> Result<(), ViewError> {
+        let mut stored = false;
+        for space in [Space::Readers, Space::Cells] {
+            self.each(space, &[], &mut |_, _| {
+                stored = true;
+                false
+            })?;
+        }
+        let before = self.before.as_ref().map(|b| b.manifest.derived.clone());
+        let new = self.manifest.derived.clone();
+        for (name, declared) in before.iter().flatten().chain(&new) {
+            if let Materialize::Each(table) = &declared.materialize
+                && self.rows_of(table)? > 0
+            {
+                self.refused.push(format!(
+                    "derived value {name} cannot be built over the rows of {table} yet"
+                ));
+            }
+        }
+        if stored && self.refused.is_empty() {
+            let why = "stored derived values cannot be built anew by a deployment yet";
+            self.refused.push(why.into());
+        }
+        Ok(())
     }
 
     fn drop_index(&mut self, table: &str, index: &str) -> Result<(), ViewError> {

@@ -31,6 +31,11 @@ fn used(deployment: &Deployment) -> BTreeSet<Vec<u8>> {
             ));
         }
     }
+    for (name, derived) in &deployment.manifest.derived {
+        if let Some(index) = &derived.index {
+            out.insert(record::index_prefix(name, index));
+        }
+    }
     out
 }
 

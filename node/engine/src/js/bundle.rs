@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use flower_api::{
     limits,
-    manifest::{FieldType, Function, Index, Manifest, Table},
+    manifest::{Derived, FieldType, Function, Index, Manifest, Materialize, Table},
 };
 use serde::Deserialize;
 
@@ -22,6 +22,7 @@ const DEPTH: usize = 16;
 #[derive(Deserialize)]
 struct Described {
     tables: Vec<(String, Table)>,
+    derived: Vec<(String, Derived)>,
     functions: Vec<(String, Function)>,
     problems: Vec<String>,
 }
@@ -35,6 +36,16 @@ pub(super) fn manifest(described: &str) -> Result<Manifest, BundleError> {
     for (name, table) in described.tables {
         if manifest.tables.insert(name.clone(), table).is_some() {
             problems.push(format!("table '{name}' is declared twice"));
+        }
+    }
+    for (name, derived) in described.derived {
+        if manifest.tables.contains_key(&name) {
+            problems.push(format!(
+                "'{name}' is declared as a table and as a derived value; they share one namespace"
+            ));
+        }
+        if manifest.derived.insert(name.clone(), derived).is_some() {
+            problems.push(format!("derived value '{name}' is declared twice"));
         }
     }
     manifest.functions = described.functions.into_iter().collect::<BTreeMap<_, _>>();
@@ -60,6 +71,14 @@ fn check(manifest: &Manifest, problems: &mut Vec<String>) {
     for (name, table) in &manifest.tables {
         check_name("table", name, problems);
         check_table(manifest, name, table, problems);
+    }
+    if manifest.derived.len() > limits::TABLES {
+        let (n, most) = (manifest.derived.len(), limits::TABLES);
+        problems.push(format!("it declares {n} derived values; at most {most}"));
+    }
+    for (name, derived) in &manifest.derived {
+        check_name("derived value", name, problems);
+        check_derived(manifest, name, derived, problems);
     }
     for (name, function) in &manifest.functions {
         if name == "default" {
@@ -158,6 +177,54 @@ fn indexable(ty: &FieldType) -> bool {
         FieldType::Optional { inner } => indexable(inner),
         FieldType::Json | FieldType::List { .. } | FieldType::Record { .. } => false,
         _ => true,
+    }
+}
+
+fn check_derived(manifest: &Manifest, name: &str, derived: &Derived, problems: &mut Vec<String>) {
+    let at = format!("derived value '{name}'");
+    if derived.key.is_empty() || derived.key.len() > limits::KEY_FIELDS {
+        let most = limits::KEY_FIELDS;
+        problems.push(format!("{at} must have a key of 1 to {most} fields"));
+    }
+    for (field, ty) in &derived.key {
+        if field == "value" || !is_name(field) {
+            problems.push(format!(
+                "{at}: '{field}' is not a name for a field of its key"
+            ));
+        }
+        if matches!(ty, FieldType::Optional { .. }) || !indexable(ty) {
+            problems.push(format!(
+                "{at}: field '{field}' of its key must be an id, a text, a number, a time, true or false, or one of some texts"
+            ));
+        }
+        check_type(manifest, &format!("{name}({field})"), ty, 0, problems);
+    }
+    check_type(
+        manifest,
+        &format!("the value of {name}"),
+        &derived.value,
+        0,
+        problems,
+    );
+    if let Materialize::Each(table) = &derived.materialize
+        && derived.home() != Some(table)
+    {
+        problems.push(format!(
+            "{at} is stored for each row of {table}: its key must be one field, t.id(\"{table}\")"
+        ));
+    }
+    if let Some(index) = &derived.index {
+        check_name("index", index, problems);
+        if derived.materialize == Materialize::Demand {
+            problems.push(format!(
+                "{at} has an index: materialize must be \"always\" or {{ each: table }}"
+            ));
+        }
+        if !indexable(&derived.value) {
+            problems.push(format!(
+                "{at} has an index: its value is a list, a record or any JSON, which have no order"
+            ));
+        }
     }
 }
 

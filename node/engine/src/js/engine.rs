@@ -134,9 +134,17 @@ impl Engine {
             .iter()
             .map(|(name, table)| (name, table.indexes.keys().collect()))
             .collect();
-        let tables = serde_json::to_string(&tables).map_err(|e| BundleError::one(e.to_string()))?;
+        let derived: BTreeMap<&String, &str> = manifest
+            .derived
+            .iter()
+            .map(|(name, derived)| (name, derived.index.as_deref().unwrap_or_default()))
+            .collect();
+        let text =
+            |json: serde_json::Result<String>| json.map_err(|e| BundleError::one(e.to_string()));
+        let tables = text(serde_json::to_string(&tables))?;
+        let derived = text(serde_json::to_string(&derived))?;
         self.ask("load", |function, namespace, sdk| {
-            function.call::<_, ()>((namespace, sdk, tables))
+            function.call::<_, ()>((namespace, sdk, tables, derived))
         })
     }
 
@@ -207,7 +215,7 @@ fn prepare(ctx: &Ctx<'_>, meter: &Rc<Meter>, slot: &Slot) -> Result<Handles, Err
     ))?;
     let runtime: Function = script(ctx, "runtime.js", RUNTIME)?;
     let begin: Function = stamp.get("begin")?;
-    let runtime: Object = runtime.call((host::functions(ctx, slot)?, stamp))?;
+    let runtime: Object = runtime.call((host::functions(ctx, slot, meter)?, stamp))?;
     let invoke: Function = runtime.get("invoke")?;
     let sdk = evaluate(ctx, SDK_NAME, SDK).map_err(|why| Exception::throw_message(ctx, &why))?;
     Ok(Handles {

@@ -8,6 +8,7 @@ use rquickjs::{Ctx, Error, Exception, Function, Object};
 use super::{CallError, meter::Meter};
 use crate::{
     cursor::Wanted,
+    derived::{Ended, Step},
     problem,
     transaction::{DbError, Transaction},
 };
@@ -82,10 +83,15 @@ macro_rules! acts {
 }
 
 /// The object with all host functions on data.
-pub(super) fn functions<'js>(ctx: &Ctx<'js>, slot: &Slot) -> Result<Object<'js>, Error> {
+pub(super) fn functions<'js>(
+    ctx: &Ctx<'js>,
+    slot: &Slot,
+    meter: &Rc<Meter>,
+) -> Result<Object<'js>, Error> {
     let host = Object::new(ctx.clone())?;
     rows(ctx, slot, &host)?;
     ranges(ctx, slot, &host)?;
+    derived(ctx, slot, meter, &host)?;
     Ok(host)
 }
 
@@ -192,6 +198,80 @@ fn ranges<'js>(ctx: &Ctx<'js>, slot: &Slot, host: &Object<'js>) -> Result<(), Er
         })
     };
     host.set("page", Function::new(ctx.clone(), page)?)
+}
+
+/// What the script does next, as a letter and a text.
+fn step(meter: &Meter, step: Step) -> String {
+    match step {
+        Step::Value(json) => format!("v{json}"),
+        Step::Throw(json) => format!("t{json}"),
+        Step::Evaluate(name, key) => {
+            meter.enter();
+            format!("x{}", serde_json::json!([name, key]))
+        }
+        Step::Unwind => "u".into(),
+        Step::Done => String::new(),
+    }
+}
+
+fn ended(outcome: &str) -> Ended<'_> {
+    let body = outcome.get(1..).unwrap_or_default();
+    match outcome.as_bytes().first() {
+        Some(b'v') => Ended::Value(body),
+        Some(b'u') => Ended::Undefined,
+        Some(b'g') => Ended::Gas,
+        Some(b's') => Ended::Stack,
+        _ => Ended::Thrown(body),
+    }
+}
+
+/// Derived values: `cell(name, key)`, `dirty(last)`, `leave(outcome)`, and `guard`.
+fn derived<'js>(
+    ctx: &Ctx<'js>,
+    slot: &Slot,
+    meter: &Rc<Meter>,
+    host: &Object<'js>,
+) -> Result<(), Error> {
+    let (of, gauge) = (Rc::clone(slot), Rc::clone(meter));
+    let cell = move |ctx: Ctx<'_>, name: String, key: String| {
+        let next = with(&ctx, &of, |db| db.cell(&name, &key))?;
+        Ok::<_, Error>(step(&gauge, next))
+    };
+    host.set("cell", Function::new(ctx.clone(), cell)?)?;
+    let (of, gauge) = (Rc::clone(slot), Rc::clone(meter));
+    let dirty = move |ctx: Ctx<'_>, last: bool| {
+        let next = with(&ctx, &of, |db| db.next_dirty(last))?;
+        let mut text = step(&gauge, next);
+        // The letter says nothing here.
+        Ok::<_, Error>(text.split_off(text.len().min(1)))
+    };
+    host.set("dirty", Function::new(ctx.clone(), dirty)?)?;
+    let (of, gauge) = (Rc::clone(slot), Rc::clone(meter));
+    let leave = move |ctx: Ctx<'_>, outcome: String| {
+        gauge.leave();
+        with(&ctx, &of, |db| db.leave(ended(&outcome)))
+    };
+    host.set("leave", Function::new(ctx.clone(), leave)?)?;
+    let guard = guard(Rc::clone(meter));
+    host.set("guard", Function::new(ctx.clone(), guard)?)
+}
+
+/// `guard(function, name, key)`: calls the function; answers "g" when the evaluation used up
+/// its share of the gas. The one host function that calls back: what QuickJS throws when it
+/// is interrupted passes every `catch` of a script. It holds nothing of the call meanwhile.
+fn guard<'js>(
+    meter: Rc<Meter>,
+) -> impl Fn(Ctx<'js>, Function<'js>, String, String) -> Result<String, Error> {
+    move |ctx, function, name, key| {
+        let answer: Result<String, Error> = function.call((name, key));
+        if !meter.forgive() {
+            return answer;
+        }
+        if answer.is_err() {
+            ctx.catch();
+        }
+        Ok("g".into())
+    }
 }
 
 /// `charge(operations)`: throws once the call has used up its gas or its time.

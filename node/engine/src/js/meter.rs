@@ -21,6 +21,8 @@ pub(super) enum Stop {
     Gas,
     Time,
     Heap,
+    /// The evaluation of one derived value used up its share of the gas.
+    Cell,
 }
 
 /// See the module's comment.
@@ -28,6 +30,9 @@ pub(super) enum Stop {
 pub(super) struct Meter {
     operations: Cell<u64>,
     gas_limit: u64,
+    cell_gas: u64,
+    /// Operations of the evaluations of derived values that run, without those within.
+    cells: RefCell<Vec<u64>>,
     wall_ms: u64,
     heap_limit: u64,
     /// False while the engine sets itself up: QuickJS does not survive failing then, and no
@@ -45,6 +50,8 @@ impl Meter {
         Self {
             operations: Cell::new(0),
             gas_limit: limits.gas,
+            cell_gas: limits.cell_gas(),
+            cells: RefCell::default(),
             wall_ms: limits.wall_ms,
             heap_limit: limits.heap_bytes,
             armed: Cell::new(false),
@@ -66,6 +73,7 @@ impl Meter {
     pub fn begin(&self, deadline: &Deadline) {
         self.operations.set(0);
         self.stopped.set(None);
+        self.cells.borrow_mut().clear();
         *self.deadline.borrow_mut() = deadline.clone();
     }
 
@@ -76,8 +84,37 @@ impl Meter {
         if spent / OPERATIONS > self.gas_limit {
             self.stop(Stop::Gas);
         }
+        if let Some(cell) = self.cells.borrow_mut().last_mut() {
+            *cell = cell.saturating_add(operations);
+            if *cell / OPERATIONS > self.cell_gas {
+                self.stop(Stop::Cell);
+            }
+        }
         self.ask_time();
         self.stopped.get().is_some()
+    }
+
+    /// The function of a derived value begins.
+    pub fn enter(&self) {
+        self.cells.borrow_mut().push(0);
+    }
+
+    /// It has ended.
+    pub fn leave(&self) {
+        self.cells.borrow_mut().pop();
+    }
+
+    /// Whether the evaluation that runs used up its share of the gas; the call goes on.
+    pub fn forgive(&self) -> bool {
+        let cell = self.stopped.get() == Some(Stop::Cell);
+        if cell {
+            self.stopped.set(None);
+            if let Some(cell) = self.cells.borrow_mut().last_mut() {
+                *cell = 0;
+            }
+            self.ask_time();
+        }
+        cell && self.stopped.get().is_none()
     }
 
     /// One call of the interrupt handler.
@@ -144,7 +181,7 @@ impl Meter {
     /// The refusal of a call that was stopped.
     pub fn refusal(&self, why: Stop) -> CallError {
         match why {
-            Stop::Gas => problem::budget("gas", self.gas_limit, setting::GAS),
+            Stop::Gas | Stop::Cell => problem::budget("gas", self.gas_limit, setting::GAS),
             Stop::Time => problem::budget("time in ms", self.wall_ms, setting::WALL_MS),
             Stop::Heap => problem::budget("heap in bytes", self.heap_limit, setting::HEAP),
         }

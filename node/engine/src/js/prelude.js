@@ -67,7 +67,10 @@
   // --- random numbers and clock: from the stamp of the call --------------------------------
 
   let noted = false;
-  function note() {
+  // Set while a derived value's function runs.
+  let pure = false;
+  function note(what) {
+    if (pure) throw new TypeError(`a derived value has no ${what}`);
     if (noted) return;
     noted = true;
     ambient();
@@ -83,12 +86,12 @@
     return sum >>> 0;
   }
   function random() {
-    note();
+    note("random numbers");
     const high = next() >>> 5, low = next() >>> 6;
     return (high * 67_108_864 + low) / 9_007_199_254_740_992;
   }
   function uuid() {
-    note();
+    note("random numbers");
     const words = [next(), next(), next(), next()];
     words[1] = ((words[1] & 0xffff0fff) | 0x4000) >>> 0;
     words[2] = ((words[2] & 0x3fffffff) | 0x80000000) >>> 0;
@@ -100,7 +103,7 @@
 
   let clock = 0;
   function now() {
-    note();
+    note("clock");
     return clock;
   }
   const Real = Date;
@@ -606,11 +609,18 @@
     now,
     random,
     uuid,
+    // Whether clock and random numbers are refused from now on; answers what held before.
+    pure(from) {
+      const before = pure;
+      pure = from;
+      return before;
+    },
     // A new call: its clock in milliseconds and the two halves of its seed.
     begin(at, low, high) {
       clock = at;
       debt = 0;
       noted = false;
+      pure = false;
       a = low | 0;
       b = high | 0;
       c = imul(low ^ high, 0x9e3779b1) | 0;

@@ -1,6 +1,7 @@
 //! Tests of the host with whole bundles over a view in memory.
 
 mod api;
+mod derived;
 mod determinism;
 mod examples;
 mod hostile;
@@ -22,6 +23,7 @@ use crate::{
 pub(super) struct World {
     pub view: MemoryView,
     pub isolate: Isolate,
+    pub deployment: Arc<Deployment>,
     pub revision: u64,
     pub now_ms: u64,
     pub deadline: Deadline,
@@ -36,7 +38,8 @@ pub(super) fn world_with(source: &str, limits: Limits) -> World {
     let deployment = Arc::new(Deployment::fresh(source, manifest));
     World {
         view: MemoryView::default(),
-        isolate: Isolate::new(deployment, &limits).unwrap(),
+        isolate: Isolate::new(Arc::clone(&deployment), &limits).unwrap(),
+        deployment,
         revision: 0,
         now_ms: 1_700_000_000_000,
         deadline: Deadline::never(),
@@ -73,6 +76,8 @@ impl World {
             .isolate
             .mutate(name, args, view, stamp, &self.deadline)?;
         self.view.apply(&done.patch.clone().unwrap().seal());
+        let wrong = crate::derived::check(&self.view, &self.deployment);
+        assert_eq!(wrong, Vec::<String>::new(), "after {name}({args})");
         Ok(done)
     }
 

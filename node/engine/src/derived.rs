@@ -1,0 +1,19 @@
+//! Derived values: their stored cells, the reader records that lead from what was read to
+//! the cells that read it, and how both are kept up to date inside the mutation that changed
+//! something. Everything is records of the patch; nothing in memory outlives a call.
+
+mod cell;
+mod check;
+mod evaluate;
+mod frame;
+mod graph;
+mod heights;
+mod target;
+mod values;
+
+pub use check::check;
+pub(crate) use evaluate::Ended;
+pub(crate) use evaluate::Step;
+pub(crate) use graph::Graph;
+pub(crate) use target::IndexName;
+pub(crate) use values::row_of_entry;
