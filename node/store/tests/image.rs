@@ -223,7 +223,7 @@ fn another_format_is_refused_by_name() {
     frames[0] = header.into();
     let refused = receive(&disk(2).1, &frames).err().unwrap().to_string();
     assert!(
-        refused.contains("format 200") && refused.contains("only format 1"),
+        refused.contains("format 200") && refused.contains("only format 2"),
         "{refused}"
     );
 }

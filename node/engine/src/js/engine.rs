@@ -1,7 +1,7 @@
 //! QuickJS itself: runtime, hardened context, the bundle's module. The one file that knows
 //! how scripts are compiled and called; it knows nothing of data.
 
-use std::{cell::RefCell, collections::BTreeMap, rc::Rc};
+use std::{cell::RefCell, collections::BTreeMap, mem::ManuallyDrop, rc::Rc};
 
 use flower_api::manifest::{FunctionKind, Manifest};
 use rquickjs::{
@@ -13,7 +13,7 @@ use rquickjs::{
 
 use super::{
     BundleError, Limits, Stamp,
-    heap::Heap,
+    heap::{Blocks, Heap},
     host::{self, Slot},
     meter::{Meter, Stop},
 };
@@ -62,11 +62,34 @@ struct Handles {
 
 /// A runtime with one hardened context.
 pub(super) struct Engine {
-    // Dropped in this order: handles before the context, the context before its runtime.
+    // Dropped by hand, in this order: handles before the context, it before its runtime.
     namespace: RefCell<Option<Persistent<Object<'static>>>>,
-    handles: Handles,
-    context: Context,
-    runtime: Runtime,
+    handles: ManuallyDrop<Handles>,
+    context: ManuallyDrop<Context>,
+    runtime: ManuallyDrop<Runtime>,
+    blocks: Rc<Blocks>,
+}
+
+impl Drop for Engine {
+    /// QuickJS can lose count of an object's references when an allocation fails, and ends
+    /// the process when its runtime is freed with objects left. A runtime that ran out of
+    /// memory is therefore not freed, its blocks are; what stays behind is a few hundred bytes
+    /// of the host's own.
+    fn drop(&mut self) {
+        self.namespace.borrow_mut().take();
+        // SAFETY: neither is used after this, and each is dropped once.
+        unsafe {
+            ManuallyDrop::drop(&mut self.handles);
+            ManuallyDrop::drop(&mut self.context);
+        }
+        if !self.blocks.exhausted() {
+            // SAFETY: it is not used after this, and dropped once.
+            unsafe { ManuallyDrop::drop(&mut self.runtime) }
+        } else {
+            // SAFETY: the runtime is never used again, not even to drop it.
+            unsafe { self.blocks.release() }
+        }
+    }
 }
 
 impl Engine {
@@ -74,7 +97,8 @@ impl Engine {
     pub fn new(limits: &Limits, meter: &Rc<Meter>, slot: &Slot) -> Result<Self, BundleError> {
         let fail =
             |error: Error| BundleError::one(format!("the JavaScript engine failed: {error}"));
-        let runtime = Runtime::new_with_alloc(Heap::new(Rc::clone(meter))).map_err(fail)?;
+        let blocks = Blocks::new(Rc::clone(meter));
+        let runtime = Runtime::new_with_alloc(Heap::new(&blocks)).map_err(fail)?;
         runtime.set_max_stack_size(usize::try_from(limits.stack_bytes).unwrap_or(256 << 10));
         let watched = Rc::clone(meter);
         runtime.set_interrupt_handler(Some(Box::new(move || watched.interrupt())));
@@ -91,9 +115,10 @@ impl Engine {
         }
         Ok(Self {
             namespace: RefCell::new(None),
-            handles,
-            context,
-            runtime,
+            handles: ManuallyDrop::new(handles),
+            context: ManuallyDrop::new(context),
+            runtime: ManuallyDrop::new(runtime),
+            blocks,
         })
     }
 

@@ -3,6 +3,7 @@
 
 use std::{
     alloc::{self, Layout},
+    cell::Cell,
     ptr,
     rc::Rc,
 };
@@ -24,13 +25,16 @@ const HEADER: usize = size_of::<Header>();
 const ALIGN: usize = align_of::<Header>();
 const _: () = assert!(HEADER == 32 && ALIGN == 16);
 
-/// See the module's comment.
-pub(super) struct Heap {
+/// The blocks of a heap.
+pub(super) struct Blocks {
     meter: Rc<Meter>,
     /// The newest block. Invariant: the list holds every block that was given out and not yet
     /// freed, and nothing else.
-    first: *mut Header,
+    first: Cell<*mut Header>,
 }
+
+/// See the module's comment.
+pub(super) struct Heap(Rc<Blocks>);
 
 /// The layout of a block for `size` bytes; absent when that overflows.
 fn layout(size: usize) -> Option<Layout> {
@@ -39,12 +43,23 @@ fn layout(size: usize) -> Option<Layout> {
 }
 
 impl Heap {
-    pub fn new(meter: Rc<Meter>) -> Self {
-        let first = ptr::null_mut();
-        Self { meter, first }
+    pub fn new(blocks: &Rc<Blocks>) -> Self {
+        Self(Rc::clone(blocks))
+    }
+}
+
+impl Blocks {
+    pub fn new(meter: Rc<Meter>) -> Rc<Self> {
+        let first = Cell::new(ptr::null_mut());
+        Rc::new(Self { meter, first })
     }
 
-    fn make(&mut self, size: usize, zeroed: bool) -> *mut u8 {
+    /// Whether an allocation ever failed.
+    pub fn exhausted(&self) -> bool {
+        self.meter.exhausted()
+    }
+
+    fn make(&self, size: usize, zeroed: bool) -> *mut u8 {
         let Some(layout) = layout(size) else {
             return ptr::null_mut();
         };
@@ -70,21 +85,21 @@ impl Heap {
     ///
     /// # Safety
     /// `block` has `whole` (at least HEADER) bytes, aligned to ALIGN, and is in no list.
-    unsafe fn link(&mut self, block: *mut Header, whole: usize) -> *mut u8 {
+    unsafe fn link(&self, block: *mut Header, whole: usize) -> *mut u8 {
         self.meter.allocated(whole);
         let header = Header {
             previous: ptr::null_mut(),
-            next: self.first,
+            next: self.first.get(),
             whole,
         };
         // SAFETY: by the contract the header fits at `block`; `first` is null or, by the
         // invariant, a living block. What follows the header lies within the block.
         unsafe {
             block.write(header);
-            if !self.first.is_null() {
-                (*self.first).previous = block;
+            if !self.first.get().is_null() {
+                (*self.first.get()).previous = block;
             }
-            self.first = block;
+            self.first.set(block);
             block.cast::<u8>().add(HEADER)
         }
     }
@@ -93,7 +108,7 @@ impl Heap {
     ///
     /// # Safety
     /// `block` is in this list.
-    unsafe fn unlink(&mut self, block: *mut Header) -> Layout {
+    unsafe fn unlink(&self, block: *mut Header) -> Layout {
         // SAFETY: by the contract `block` is a living block, and so are its neighbours unless
         // null; its size and alignment are those that it was allocated with.
         unsafe {
@@ -103,7 +118,7 @@ impl Heap {
                 whole,
             } = block.read();
             if previous.is_null() {
-                self.first = next;
+                self.first.set(next);
             } else {
                 (*previous).next = next;
             }
@@ -119,18 +134,22 @@ impl Heap {
 /// The block that holds `pointer`.
 ///
 /// # Safety
-/// `pointer` came from [`Heap::link`].
+/// `pointer` came from [`Blocks::link`].
 unsafe fn block_of(pointer: *mut u8) -> *mut Header {
     // SAFETY: by the contract HEADER bytes lie before `pointer`, in the same block.
     unsafe { pointer.sub(HEADER).cast() }
 }
 
-impl Drop for Heap {
-    fn drop(&mut self) {
-        while !self.first.is_null() {
-            let block = self.first;
-            // SAFETY: by the invariant `block` is a living block of this list. The runtime is
-            // freed before its allocator, so nothing uses what it leaked.
+impl Blocks {
+    /// Frees all blocks.
+    ///
+    /// # Safety
+    /// Nothing uses any of them any more.
+    pub unsafe fn release(&self) {
+        while !self.first.get().is_null() {
+            let block = self.first.get();
+            // SAFETY: by the invariant `block` is a living block of this list, and by the
+            // contract nobody uses it.
             unsafe {
                 let layout = self.unlink(block);
                 alloc::dealloc(block.cast(), layout);
@@ -139,16 +158,23 @@ impl Drop for Heap {
     }
 }
 
+impl Drop for Heap {
+    fn drop(&mut self) {
+        // SAFETY: the runtime is freed before its allocator, so nothing uses what it leaked.
+        unsafe { self.0.release() }
+    }
+}
+
 // SAFETY: blocks come from the global allocator with ALIGN (16) as alignment, hold at least
 // the size asked for behind the header, and `usable_size` reads back what the header holds.
 unsafe impl Allocator for Heap {
     fn alloc(&mut self, size: usize) -> *mut u8 {
-        self.make(size, false)
+        self.0.make(size, false)
     }
 
     fn calloc(&mut self, count: usize, size: usize) -> *mut u8 {
         match count.checked_mul(size) {
-            Some(total) => self.make(total, true),
+            Some(total) => self.0.make(total, true),
             None => ptr::null_mut(),
         }
     }
@@ -157,7 +183,7 @@ unsafe impl Allocator for Heap {
         // SAFETY: the caller hands back what this allocator gave out, so it is in the list.
         unsafe {
             let block = block_of(pointer);
-            let layout = self.unlink(block);
+            let layout = self.0.unlink(block);
             alloc::dealloc(block.cast(), layout);
         }
     }
@@ -172,16 +198,16 @@ unsafe impl Allocator for Heap {
         unsafe {
             let block = block_of(pointer);
             let whole = (*block).whole;
-            if new.size() > whole && !self.meter.admit(new.size() - whole) {
+            if new.size() > whole && !self.0.meter.admit(new.size() - whole) {
                 return ptr::null_mut();
             }
-            let old = self.unlink(block);
+            let old = self.0.unlink(block);
             let moved = alloc::realloc(block.cast(), old, new.size());
             if moved.is_null() {
-                self.link(block, whole);
+                self.0.link(block, whole);
                 return ptr::null_mut();
             }
-            self.link(moved.cast(), new.size())
+            self.0.link(moved.cast(), new.size())
         }
     }
 

@@ -40,6 +40,8 @@ pub(super) struct Meter {
     armed: Cell<bool>,
     heap: Cell<u64>,
     stopped: Cell<Option<Stop>>,
+    /// An allocation has failed, in this evaluation or an earlier one.
+    exhausted: Cell<bool>,
     deadline: RefCell<Deadline>,
     /// Allocations left before one fails; for tests of running out of memory.
     failing_in: Cell<Option<u64>>,
@@ -57,6 +59,7 @@ impl Meter {
             armed: Cell::new(false),
             heap: Cell::new(0),
             stopped: Cell::new(None),
+            exhausted: Cell::new(false),
             deadline: RefCell::default(),
             failing_in: Cell::new(None),
         }
@@ -129,6 +132,7 @@ impl Meter {
     }
 
     fn stop(&self, why: Stop) {
+        self.exhausted.set(self.exhausted.get() || why == Stop::Heap);
         if self.stopped.get().is_none() {
             self.stopped.set(Some(why));
         }
@@ -155,6 +159,10 @@ impl Meter {
             return !matches!(self.stopped.get(), Some(Stop::Time | Stop::Gas));
         }
         true
+    }
+
+    pub fn exhausted(&self) -> bool {
+        self.exhausted.get()
     }
 
     pub fn allocated(&self, bytes: usize) {

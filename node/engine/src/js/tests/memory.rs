@@ -108,6 +108,7 @@ fn a_dropped_isolate_gives_back_its_memory() {
     assert!(meter.heap() > 100_000);
     drop(world.isolate);
     assert_eq!(meter.heap(), 0);
+    assert_eq!(std::rc::Rc::strong_count(&meter), 1, "nothing is abandoned");
 }
 
 #[test]
@@ -134,4 +135,28 @@ fn the_heap_does_not_grow_from_call_to_call() {
     }
     let after = world.isolate.heap_bytes();
     assert!(after < before + (256 << 10), "{before} then {after}");
+}
+
+/// Collecting garbage may fall into the failure, in a stretch that the other tests miss.
+#[test]
+fn each_single_allocation_may_fail() {
+    let mut failing = 0;
+    for n in 0.. {
+        let mut world = world(BUSY);
+        world.isolate.meter().fail_from(Some(n));
+        let failed = world.mutate_raw("f", "{}").is_err();
+        let meter = world.isolate.meter_handle();
+        meter.fail_from(None);
+        drop(world.isolate);
+        assert_eq!(
+            meter.heap(),
+            0,
+            "every byte comes back after failing at {n}"
+        );
+        if !failed {
+            break;
+        }
+        failing = n;
+    }
+    assert!(failing > 100, "only {failing} allocations could fail");
 }
