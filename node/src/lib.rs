@@ -19,6 +19,7 @@ pub mod metrics;
 pub mod node;
 pub mod prepare;
 pub mod read;
+pub mod recent;
 pub mod route;
 pub mod run;
 pub mod serve;

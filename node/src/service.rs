@@ -20,6 +20,7 @@ use flower_engine::{
 use flower_store::FileName;
 
 use crate::{
+    config::{CorsOrigins, WatchLimits},
     consensus::Consensus,
     env::{Env, Fatal, Mono},
     footprint::Meter,
@@ -49,6 +50,12 @@ pub struct ServeSettings {
     pub deadline: Duration,
     /// How long a stopping node goes on serving after it turned unready.
     pub stop_grace: Duration,
+    /// Results of queries that are kept, bytes.
+    pub query_cache_bytes: u64,
+    /// Watches.
+    pub watches: WatchLimits,
+    /// Origins whose pages may call.
+    pub cors: CorsOrigins,
 }
 
 impl Default for ServeSettings {
@@ -61,6 +68,9 @@ impl Default for ServeSettings {
             retention_ms: limits::RECEIPT_RETENTION_MS,
             deadline: Duration::from_secs(10),
             stop_grace: Duration::from_secs(5),
+            query_cache_bytes: limits::QUERY_CACHE_BYTES,
+            watches: WatchLimits::default(),
+            cors: CorsOrigins::default(),
         }
     }
 }
@@ -88,6 +98,8 @@ impl From<&crate::config::Config> for ServeSettings {
             workers: config.workers,
             retention_ms: config.receipt_retention_ms,
             stop_grace: Duration::from_millis(config.stop_grace_ms),
+            watches: config.watches,
+            cors: config.cors.clone(),
             ..Self::default()
         }
     }

@@ -115,7 +115,7 @@ impl Consensus {
             .local_addr()
             .map_err(|e| Fatal::new(format!("the peer port does not say where it is: {e}")))?;
         let log = FlushedLog::new(env, log);
-        let state = StateStore::new(env, state, log.clone())
+        let state = StateStore::new(env, state, log.clone(), settings.recent_bytes)
             .await
             .map_err(|e| Fatal::new(format!("the state cannot be used: {e}")))?;
         let links = Links::new(env, me.clone(), settings.secrets.clone());
@@ -206,6 +206,11 @@ impl Consensus {
     /// The newest view. Hold it for one call only.
     pub fn view(&self) -> Arc<StateView> {
         self.0.state.view()
+    }
+
+    /// What was written lately.
+    pub fn recent(&self) -> &crate::recent::Recent {
+        self.0.state.recent()
     }
 
     /// Age of the oldest view that is still held, milliseconds.

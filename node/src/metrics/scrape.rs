@@ -137,6 +137,8 @@ fn memory(scrape: &mut Scrape, report: &Report, observed: &Observed) {
             ("log-page-cache", plan.log_page_cache_bytes),
             ("page-cache", plan.page_cache_bytes),
             ("value-cache", plan.value_cache_bytes),
+            ("recent-writes", plan.recent_bytes),
+            ("query-cache", plan.query_cache_bytes),
             ("headroom", plan.headroom_bytes),
         ] {
             scrape.set("flower_memory_plan_bytes", &[part], bytes as f64);
