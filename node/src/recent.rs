@@ -5,6 +5,7 @@
 use std::{collections::VecDeque, sync::Arc};
 
 use bytes::Bytes;
+use flower_api::Revision;
 use flower_engine::{Entry, ReadSet, Space};
 use parking_lot::Mutex;
 
@@ -16,6 +17,8 @@ const KEY_BYTES: u64 = 48;
 pub struct Written {
     /// The entry's index in the log.
     pub index: u64,
+    /// The last revision that it holds.
+    pub revision: Revision,
     /// What it wrote; receipts are left out, as no query reads them.
     pub keys: Arc<[(Space, Bytes)]>,
     bytes: u64,
@@ -33,6 +36,7 @@ impl Written {
         let bytes = keys.iter().map(|(_, key)| key.len() as u64 + KEY_BYTES);
         Self {
             index,
+            revision: entry.revision,
             bytes: bytes.sum::<u64>() + KEY_BYTES,
             keys,
         }
@@ -64,6 +68,8 @@ pub struct Ring {
     floor: u64,
     /// The last entry that is about to be applied, or was.
     last: u64,
+    /// Its revision, or an earlier one.
+    revision: Revision,
     entries: VecDeque<Written>,
 }
 
@@ -75,6 +81,7 @@ impl Ring {
             bytes: 0,
             floor: at,
             last: at,
+            revision: Revision(0),
             entries: VecDeque::new(),
         }
     }
@@ -82,6 +89,7 @@ impl Ring {
     /// An entry is about to be applied.
     pub fn note(&mut self, written: Written) {
         self.last = self.last.max(written.index);
+        self.revision = self.revision.max(written.revision);
         if written.keys.is_empty() {
             return;
         }
@@ -102,12 +110,20 @@ impl Ring {
 
     /// The state is about to be replaced by one that has applied `at`.
     pub fn reset(&mut self, at: u64) {
-        *self = Self::new(self.limit, at.max(self.last));
+        *self = Self {
+            revision: self.revision,
+            ..Self::new(self.limit, at.max(self.last))
+        };
     }
 
     /// The last entry noted.
     pub fn last(&self) -> u64 {
         self.last
+    }
+
+    /// Its revision, or an earlier one.
+    pub fn revision(&self) -> Revision {
+        self.revision
     }
 
     /// Bytes in use.
@@ -159,7 +175,6 @@ impl Recent {
 
 #[cfg(test)]
 mod tests {
-    use flower_api::Revision;
     use flower_engine::{EntryKind, PatchBuilder, ReadSetBuilder, Window};
     use proptest::prelude::*;
 
@@ -197,9 +212,17 @@ mod tests {
         assert_eq!(ring.touched(&reads(b"a"), 3, 6), Touched::By(4));
         assert_eq!(ring.touched(&reads(b"a"), 4, 6), Touched::No);
         assert_eq!(ring.touched(&reads(b"b"), 4, 5), Touched::No);
-        assert_eq!(ring.touched(&reads(b"b"), 4, 7), Touched::Unknown, "not yet");
+        assert_eq!(
+            ring.touched(&reads(b"b"), 4, 7),
+            Touched::Unknown,
+            "not yet"
+        );
         ring.note(entry(7, &[b"c"]));
-        assert_eq!(ring.touched(&reads(b"a"), 3, 7), Touched::Unknown, "forgotten");
+        assert_eq!(
+            ring.touched(&reads(b"a"), 3, 7),
+            Touched::Unknown,
+            "forgotten"
+        );
         assert_eq!(ring.touched(&reads(b"a"), 4, 7), Touched::No);
         assert_eq!(ring.since(3).map(|w| w.len()), None);
         assert_eq!(ring.since(4).map(|w| w.len()), Some(2));

@@ -27,8 +27,10 @@ use crate::{
     forward::Forwarder,
     metrics::{CacheUse, FileUse, Metrics, Observed},
     prepare,
+    query::Queries,
     read::Reader,
     route::Router,
+    watch::{self, Watches},
     workers::Workers,
     write::{Writer, WriterParts, unknown},
 };
@@ -118,6 +120,10 @@ pub struct Service {
     pub router: Router,
     /// Queries.
     pub reader: Reader,
+    /// Their outcomes.
+    pub queries: Queries,
+    /// Watches.
+    pub watches: Watches,
     /// What it serves with.
     pub settings: Arc<ServeSettings>,
     name: Arc<str>,
@@ -152,6 +158,9 @@ impl Service {
                 ..LaneSettings::default()
             },
         );
+        let bounds = watch::bounds(&settings.watches);
+        let cache_bytes = settings.query_cache_bytes;
+        let queries = Queries::new(env, consensus, &workers, cache_bytes, bounds);
         // An answer is a result, or a problem with its data.
         let answer_bytes = settings.limits.result_bytes + limits::MIB;
         let forwarder = Forwarder::new(env, answer_bytes as usize);
@@ -159,7 +168,9 @@ impl Service {
             env: env.clone(),
             consensus: consensus.clone(),
             router: Router::new(env, consensus, writer, forwarder),
-            reader: Reader::new(env, consensus, &workers),
+            reader: Reader::new(env, consensus, &queries),
+            watches: Watches::start(env, consensus, &queries, settings.watches),
+            queries,
             workers,
             settings: Arc::new(settings),
             name: name.into(),
@@ -313,6 +324,16 @@ impl Service {
         self.env.disk.len(FileName::Log).ok().flatten()
     }
 
+    fn query_cache(&self) -> CacheUse {
+        let stats = self.queries.board().cache_stats();
+        CacheUse {
+            bytes: stats.bytes,
+            hits: Some(stats.hits),
+            misses: Some(stats.misses),
+            evictions: Some(stats.evictions),
+        }
+    }
+
     /// What the metrics show and the report does not hold.
     pub fn observed(&self) -> Observed {
         let state = self.consensus.state_stats();
@@ -345,6 +366,10 @@ impl Service {
                 misses: Some(state.value_cache.misses),
                 evictions: None,
             }),
+            recent_bytes: Some(self.consensus.recent().with(|ring| ring.bytes())),
+            query_cache: Some(self.query_cache()),
+            query_evaluations: Some(self.queries.evaluations()),
+            watches: Some(self.watches.stats()),
             files: vec![(
                 "state",
                 FileUse {

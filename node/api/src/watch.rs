@@ -182,7 +182,14 @@ mod tests {
         };
         assert_eq!(id.to_string().parse::<WatchId>().unwrap(), id);
         let long = format!("{id}0");
-        for bad in ["", "-", "00000000000000ab", "00000000000000ab-7", "x-y", &long] {
+        for bad in [
+            "",
+            "-",
+            "00000000000000ab",
+            "00000000000000ab-7",
+            "x-y",
+            &long,
+        ] {
             assert!(bad.parse::<WatchId>().is_err(), "{bad}");
         }
         let signed = format!("00000000000000ab-+{:031x}", 7);

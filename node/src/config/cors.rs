@@ -66,7 +66,13 @@ mod tests {
         assert!(two.allows("https://a.example") && two.allows("http://localhost:3000"));
         assert!(!two.allows("https://a.example:443") && !two.allows("null") && !two.is_none());
         assert!(parse("*").unwrap().allows("null"));
-        for bad in ["a.example", "https://", "https://a/b", "https://A.example", "null"] {
+        for bad in [
+            "a.example",
+            "https://",
+            "https://a/b",
+            "https://A.example",
+            "null",
+        ] {
             assert!(parse(bad).is_err(), "{bad}");
         }
     }

@@ -28,8 +28,8 @@ pub struct CacheStats {
 /// What the cache knows for a state.
 #[derive(Debug)]
 pub enum Found {
-    /// The result.
-    Valid(Arc<Outcome>),
+    /// The result, and a position at which it is known to hold.
+    Valid(Arc<Outcome>, u64),
     /// A result of a later state.
     Newer,
     /// Nothing.
@@ -91,10 +91,10 @@ impl Cache {
             self.remove(key);
             return Found::Nothing;
         }
-        let outcome = entry.outcome.clone();
+        let (outcome, holds) = (entry.outcome.clone(), entry.holds);
         let watched = entry.rank.0;
         self.rank(key, watched);
-        Found::Valid(outcome)
+        Found::Valid(outcome, holds)
     }
 
     /// A result was found, or had to be evaluated.
@@ -105,7 +105,8 @@ impl Cache {
         }
     }
 
-    /// Keeps a result evaluated at `at`. Returns what had to go.
+    /// Keeps a result evaluated at `at`, if it can. Returns what is not kept: others that had
+    /// to go, or this one.
     pub fn put(
         &mut self,
         key: &Key,
@@ -116,8 +117,11 @@ impl Cache {
     ) -> Vec<Key> {
         let bytes = key.bytes() * 2 + outcome.bytes() + ENTRY_BYTES;
         let older = self.entries.get(key).is_some_and(|entry| entry.at > at);
-        if older || outcome.reads.is_none() || bytes > self.limit / LARGEST_PART {
+        if older {
             return Vec::new();
+        }
+        if outcome.reads.is_none() || bytes > self.limit / LARGEST_PART {
+            return vec![key.clone()];
         }
         self.remove(key);
         self.ticks += 1;

@@ -151,7 +151,10 @@ mod tests {
     fn one_form_for_what_is_the_same() {
         for (text, expected) in [
             ("{}", "{}"),
-            (" { \"b\" : [ 1 , 2.50 ] , \"a\" : null } ", r#"{"a":null,"b":[1,2.50]}"#),
+            (
+                " { \"b\" : [ 1 , 2.50 ] , \"a\" : null } ",
+                r#"{"a":null,"b":[1,2.50]}"#,
+            ),
             (r#"{"a":1,"a":2}"#, r#"{"a":2}"#),
             (r#""\u0061\/""#, r#""a/""#),
             ("12345678901234567890123", "12345678901234567890123"),
@@ -160,7 +163,17 @@ mod tests {
             assert_eq!(canonical(text).unwrap(), expected);
         }
         let deep = format!("{}1{}", "[".repeat(200), "]".repeat(200));
-        for bad in ["", "{", "[1", "{\"a\"}", "1 2", "nope", "\"\\ud800\"", "[1,]", &deep] {
+        for bad in [
+            "",
+            "{",
+            "[1",
+            "{\"a\"}",
+            "1 2",
+            "nope",
+            "\"\\ud800\"",
+            "[1,]",
+            &deep,
+        ] {
             assert!(canonical(bad).is_err(), "{bad}");
         }
     }

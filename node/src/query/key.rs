@@ -140,7 +140,16 @@ mod tests {
         assert!(is_named(&good, tag) && is_named("*", tag));
         assert!(is_named(&format!("\"x\", W/{good}"), tag));
         let cut = &good[..good.len() - 1];
-        for bad in ["", "\"\"", "W/", "\"zz\"", cut, &good[1..], &good.replace('"', "'"), ",,,"] {
+        for bad in [
+            "",
+            "\"\"",
+            "W/",
+            "\"zz\"",
+            cut,
+            &good[1..],
+            &good.replace('"', "'"),
+            ",,,",
+        ] {
             assert!(!is_named(bad, tag), "{bad}");
         }
     }

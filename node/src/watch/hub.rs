@@ -227,7 +227,10 @@ impl Hub {
 
     /// Ends a watch. Returns the queries that nobody watches any more.
     pub fn close(&mut self, number: Number) -> Vec<Key> {
-        let names = self.watches.get(&number).map(|w| w.names.keys().cloned().collect());
+        let names = self
+            .watches
+            .get(&number)
+            .map(|w| w.names.keys().cloned().collect());
         let names: Vec<Arc<str>> = names.unwrap_or_default();
         let mut left = Vec::new();
         for id in names {
@@ -338,7 +341,8 @@ impl Hub {
             }
             None => {}
             Some(written) => {
-                for one in written.iter().filter(|w| w.index > self.marked) {
+                let marked = self.marked;
+                for one in written.iter().filter(|w| w.index > marked) {
                     let mut touched = self.blind.clone();
                     for (space, key) in one.keys.iter() {
                         self.index.touched(*space, key, |query| {
@@ -454,11 +458,20 @@ impl Hub {
         watch.is_some_and(|watch| !watch.begun || !watch.due.is_empty())
     }
 
-    /// The queries that a watch needs the outcome of for its next step.
-    pub fn due(&self, number: Number) -> Vec<Key> {
+    /// The queries that a watch needs the outcome of for its next step, and the position from
+    /// which on an evaluation sees what changed.
+    pub fn due(&self, number: Number) -> (Vec<Key>, u64) {
         let due = self.watches.get(&number).map(|watch| &watch.due);
-        let queries = due.into_iter().flatten().filter_map(|id| self.queries.get(id));
-        queries.map(|query| query.key.clone()).collect()
+        let queries = due
+            .into_iter()
+            .flatten()
+            .filter_map(|id| self.queries.get(id));
+        let mut from = 0;
+        let keys = queries.map(|query| {
+            from = from.max(query.touched);
+            query.key.clone()
+        });
+        (keys.collect(), from)
     }
 
     /// What of these outcomes at `at` differs from what the watch was told.
@@ -515,7 +528,9 @@ impl Hub {
             }
         }
         watch.begun = true;
-        std::mem::replace(&mut watch.at, revision.max(watch.at))
+        let from = watch.at;
+        watch.at = from.max(revision);
+        from
     }
 
     /// The revision up to which nothing has changed for a watch; absent when something may

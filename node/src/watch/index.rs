@@ -73,7 +73,11 @@ impl Index {
         for id in self.keys.get(&at).into_iter().flatten() {
             tell(*id);
         }
-        for (_, length) in self.lengths.range((space, 0)..=(space, key.len())).map(|l| l.0) {
+        for (_, length) in self
+            .lengths
+            .range((space, 0)..=(space, key.len()))
+            .map(|l| l.0)
+        {
             let Some(filed) = self.ranges.get(&(space, key.slice(..*length))) else {
                 continue;
             };
@@ -86,6 +90,7 @@ impl Index {
     }
 
     /// Whether nothing is in it.
+    #[cfg(test)]
     pub fn is_empty(&self) -> bool {
         self.keys.is_empty() && self.ranges.is_empty() && self.lengths.is_empty()
     }
@@ -97,7 +102,11 @@ fn shared_prefix(window: &Window) -> Bytes {
         return Bytes::new();
     };
     let from = &window.from;
-    let same = from.iter().zip(to.iter()).take_while(|(a, b)| a == b).count();
+    let same = from
+        .iter()
+        .zip(to.iter())
+        .take_while(|(a, b)| a == b)
+        .count();
     // "ab" up to "ac" is everything that begins with "ab".
     let next = to.len() == same + 1
         && from

@@ -33,7 +33,7 @@ fn write(ring: &mut Ring, index: u64, written: &[u8]) {
 
 fn value(found: Found) -> Option<String> {
     match found {
-        Found::Valid(outcome) => {
+        Found::Valid(outcome, _) => {
             let json = outcome.result.as_ref().unwrap();
             Some(String::from_utf8(json.to_vec()).unwrap())
         }
@@ -49,7 +49,10 @@ fn a_result_holds_until_something_that_it_read_is_written() {
     let (q, live) = (key("q"), Arc::<str>::from("live"));
     cache.put(&q, &live, 10, &outcome(&q, "1", b"a"), false);
     assert_eq!(value(cache.find(&q, "live", 10, &ring)), Some("1".into()));
-    assert_eq!(value(cache.find(&q, "live", 9, &ring)), Some("newer".into()));
+    assert_eq!(
+        value(cache.find(&q, "live", 9, &ring)),
+        Some("newer".into())
+    );
     write(&mut ring, 11, b"b");
     ring.pass(12);
     assert_eq!(value(cache.find(&q, "live", 12, &ring)), Some("1".into()));
@@ -88,7 +91,7 @@ fn what_nobody_watches_goes_first_and_the_longest_unused_before_the_others() {
     let live = Arc::<str>::from("live");
     let keys: Vec<Key> = ["a", "b", "c", "d", "e"].map(key).to_vec();
     let body = "x".repeat(2_000);
-    let mut put = |cache: &mut Cache, k: &Key, watched| {
+    let put = |cache: &mut Cache, k: &Key, watched| {
         cache.put(k, &live, 1, &outcome(k, &body, b"r"), watched)
     };
     assert_eq!(put(&mut cache, &keys[0], true), []);
