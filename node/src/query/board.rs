@@ -34,6 +34,13 @@ pub struct Landed {
     pub answered: Answered,
 }
 
+impl Landed {
+    /// Whether a call that came meanwhile, and needs a state at `at` or later, may have it.
+    pub(super) fn serves(&self, at: u64) -> bool {
+        self.at >= at && !self.answered.outcome.is_volatile()
+    }
+}
+
 /// The board.
 pub struct Board {
     cache: Cache,

@@ -123,7 +123,7 @@ impl Queries {
                 let recent = self.0.consensus.recent();
                 recent.with(|ring| board.next(key, &deployment, at, ring))
             };
-            let landing = match next {
+            let (landing, own) = match next {
                 Next::Known(outcome) => {
                     return Ok(Answered {
                         outcome,
@@ -143,7 +143,7 @@ impl Queries {
                         deployment,
                     });
                 }
-                Next::Join(landing) => landing,
+                Next::Join(landing) => (landing, false),
                 Next::Fly(flight, landing) => {
                     let (queries, key, view) = (self.clone(), key.clone(), view.clone());
                     self.0.env.tasks.spawn_brief("query", async move {
@@ -152,11 +152,11 @@ impl Queries {
                         queries.keep(&key, &landed);
                         queries.board().land(&key, flight, landed);
                     });
-                    landing
+                    (landing, true)
                 }
             };
             match self.0.env.until(deadline, land(landing)).await {
-                Some(Ok(landed)) if landed.at >= at && !landed.answered.outcome.is_volatile() => {
+                Some(Ok(landed)) if own || landed.serves(at) => {
                     return Ok(landed.answered);
                 }
                 // Of an earlier state, or of another moment: it may do, or is made anew.

@@ -33,6 +33,7 @@ use hyper_util::{
 };
 use serde_json::{Value, json};
 
+#[allow(unused_imports)]
 pub use watch::{Event, Watch};
 
 /// A node in a directory of its own.
