@@ -135,11 +135,17 @@ async fn a_result_is_kept_until_something_that_it_read_is_written() {
     assert_eq!(changed.ok(), json!(2));
     assert_ne!(changed.header("etag"), tag);
     assert_eq!(evaluations().await, before + 1);
+}
 
-    // What the time went into holds for nobody else.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_the_time_went_into_holds_for_nobody_else() {
+    let node = TestNode::serving(APP, quick()).await;
+    let http = &node.http;
+    let evaluations = async || http.metric("flower_query_evaluations_total").await;
     let before = evaluations().await;
     for _ in 0..3 {
-        http.query("clock", "local", args.clone()).await.ok();
+        let got = http.query("clock", "local", json!({ "name": "a" })).await;
+        got.ok();
     }
     assert_eq!(evaluations().await, before + 3);
     // Arguments that are refused, and those that cannot be.
@@ -321,6 +327,12 @@ async fn what_no_watch_can_be_is_refused_by_name() {
         let (problem, _) = refused(&[("last-event-id", bad)], "{\"queries\":[]}").await;
         assert_eq!(problem, (400, "malformed".into()), "{bad}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_change_is_refused_by_name_and_the_watch_lives_on() {
+    let node = TestNode::serving(APP, quick()).await;
+    let http = &node.http;
     // A watch of nobody's, of another member's, and no id at all.
     let mut watch = http.watch(json!([])).await;
     let id = watch.next().await.unwrap().data["watch"]

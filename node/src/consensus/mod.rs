@@ -282,10 +282,18 @@ impl Consensus {
         })
     }
 
-    /// Where the client API of a member of the configuration is.
-    pub fn client_address(&self, member: MemberId) -> Option<String> {
+    /// Where the client API of a member of the configuration is. Followers do not talk to each
+    /// other: one that has not said so yet is asked.
+    pub async fn client_address(&self, member: MemberId) -> Option<String> {
         let metrics = self.metrics();
         let address = &metrics.membership_config.get_node(&member.0)?.address;
+        if let Some(said) = self.0.links.client_address(member) {
+            return Some(said);
+        }
+        // Its greeting tells, whatever it answers.
+        let (purpose, question) = (wire::Purpose::Fence, wire::Request::Fence);
+        let asked = self.0.links.call(member, address, purpose, &question, ASK_LIMIT);
+        let _ = asked.await;
         let said = self.0.links.client_address(member);
         Some(said.unwrap_or_else(|| default_client_address(address)))
     }
@@ -354,6 +362,9 @@ impl Consensus {
         self.0.raft.metrics().borrow_watched().clone()
     }
 }
+
+/// How long a member is asked where its client API is.
+const ASK_LIMIT: std::time::Duration = std::time::Duration::from_secs(2);
 
 /// The client API of a member that has not said where its own is: the same host, the default
 /// port.

@@ -240,10 +240,7 @@ impl Server {
                 };
                 let low_space = self.space.is_low();
                 let taken = self.raft.append_entries(request).await;
-                let good = |taken: &AppendEntriesResponse<_>| {
-                    !matches!(taken, AppendEntriesResponse::HigherVote(_))
-                };
-                if let Some(standing) = standing.filter(|_| taken.as_ref().is_ok_and(good)) {
+                if let Some(standing) = standing.filter(|_| taken.as_ref().is_ok_and(is_taken)) {
                     self.contacts.hear(arrived, standing);
                 }
                 taken.map(|taken| Response::Append {
@@ -293,6 +290,11 @@ impl Server {
             Err(error) => Response::Failed(error.to_string()),
         }
     }
+}
+
+/// Whether this node takes the sender for its leader.
+fn is_taken(response: &AppendEntriesResponse<super::types::Types>) -> bool {
+    !matches!(response, AppendEntriesResponse::HigherVote(_))
 }
 
 fn append_answer(response: AppendEntriesResponse<super::types::Types>) -> AppendAnswer {

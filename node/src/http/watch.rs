@@ -103,7 +103,7 @@ async fn pass_on(call: &Call, id: WatchId, bytes: Bytes) -> Answer {
     if origin.forwarded {
         return Err(Box::new(watch::gone()));
     }
-    let Some(address) = service.consensus.client_address(id.member) else {
+    let Some(address) = service.consensus.client_address(id.member).await else {
         return Err(Box::new(watch::gone()));
     };
     let path = call.parts.uri.path();
