@@ -19,6 +19,7 @@ mod print;
 mod progress;
 mod status;
 mod target;
+mod watch;
 
 pub use failure::{Failure, exit};
 use target::{AdminTarget, ClientTarget};
@@ -67,6 +68,8 @@ enum Command {
     Call(call::CallArgs),
     /// Calls a query.
     Query(call::QueryArgs),
+    /// Shows a query's result, and again whenever it changes, until interrupted.
+    Watch(watch::WatchArgs),
     /// Shows the members of a cluster, their roles and how far each is.
     Status(StatusArgs),
     /// Shows what a node takes of memory and disk.
@@ -129,6 +132,7 @@ pub fn run() -> ExitCode {
         Command::Deploy(args) => block_on(deploy::deploy(args, output)),
         Command::Call(args) => block_on(call::call(args, output)),
         Command::Query(args) => block_on(call::query(args, output)),
+        Command::Watch(args) => block_on(watch::watch(args, output)),
         Command::Status(args) => block_on(status::status(args.at, output)),
         Command::Footprint(args) => block_on(footprint::footprint(args.at, output)),
         Command::PrepareStop(args) => block_on(deploy::prepare_stop(args.at, output)),

@@ -2,7 +2,9 @@
 //! the request can have reached the node. It never retries; whoever calls knows what may be
 //! sent twice.
 
-use std::time::Duration;
+pub mod sse;
+
+use std::{collections::VecDeque, time::Duration};
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri, header};
@@ -117,6 +119,43 @@ impl Api {
         &self.base
     }
 
+    /// Opens an event stream; a refusal is read whole.
+    ///
+    /// # Errors
+    /// `NoAnswer`, when there is no answer within `limit`.
+    pub async fn stream(
+        &self,
+        path: &str,
+        headers: &[(&'static str, String)],
+        body: Bytes,
+        limit: Duration,
+    ) -> Result<Result<Stream, Answer>, NoAnswer> {
+        let lost = |why: String| NoAnswer::Lost {
+            url: self.base.clone(),
+            why,
+        };
+        let request = self.request(Method::POST, path, headers, body)?;
+        let exchange = async {
+            let response = self.respond(request).await?;
+            let (head, body) = response.into_parts();
+            if head.status == StatusCode::OK {
+                return Ok(Ok(Stream {
+                    body,
+                    reader: sse::Reader::default(),
+                    read: VecDeque::new(),
+                }));
+            }
+            let read = Limited::new(body, ANSWER_BYTES_MAX).collect().await;
+            Ok(Err(Answer {
+                status: head.status,
+                headers: head.headers,
+                body: read.map_err(|e| lost(causes(&*e)))?.to_bytes(),
+            }))
+        };
+        let in_time = tokio::time::timeout(limit, exchange).await;
+        in_time.unwrap_or_else(|_| Err(lost(format!("no answer within {limit:?}"))))
+    }
+
     /// Sends one request and reads the whole answer.
     ///
     /// # Errors
@@ -129,14 +168,33 @@ impl Api {
         body: Bytes,
         limit: Duration,
     ) -> Result<Answer, NoAnswer> {
-        let not_sent = |why: String| NoAnswer::NotSent {
-            url: self.base.clone(),
-            why,
-        };
         let lost = |why: String| NoAnswer::Lost {
             url: self.base.clone(),
             why,
         };
+        let request = self.request(method, path, headers, body)?;
+        let exchange = async {
+            let (head, body) = self.respond(request).await?.into_parts();
+            let read = Limited::new(body, ANSWER_BYTES_MAX).collect().await;
+            let body = read.map_err(|e| lost(causes(&*e)))?.to_bytes();
+            Ok(Answer {
+                status: head.status,
+                headers: head.headers,
+                body,
+            })
+        };
+        let seconds = limit.as_secs_f32();
+        let in_time = tokio::time::timeout(limit, exchange).await;
+        in_time.unwrap_or_else(|_| Err(lost(format!("no answer within {seconds} s"))))
+    }
+
+    fn request(
+        &self,
+        method: Method,
+        path: &str,
+        headers: &[(&'static str, String)],
+        body: Bytes,
+    ) -> Result<Request<Full<Bytes>>, NoAnswer> {
         let mut request = Request::builder()
             .method(method)
             .uri(format!("{}{path}", self.base));
@@ -149,29 +207,50 @@ impl Api {
         for (name, value) in headers {
             request = request.header(*name, value);
         }
-        let request = request
+        request
             .body(Full::new(body))
-            .map_err(|e| not_sent(e.to_string()))?;
-        let exchange = async {
-            let response = self.client.request(request).await.map_err(|e| {
-                if e.is_connect() {
-                    not_sent(root(&e))
-                } else {
-                    lost(causes(&e))
-                }
-            })?;
-            let (head, body) = response.into_parts();
-            let read = Limited::new(body, ANSWER_BYTES_MAX).collect().await;
-            let body = read.map_err(|e| lost(causes(&*e)))?.to_bytes();
-            Ok(Answer {
-                status: head.status,
-                headers: head.headers,
-                body,
+            .map_err(|e| NoAnswer::NotSent {
+                url: self.base.clone(),
+                why: e.to_string(),
             })
-        };
-        let seconds = limit.as_secs_f32();
-        let in_time = tokio::time::timeout(limit, exchange).await;
-        in_time.unwrap_or_else(|_| Err(lost(format!("no answer within {seconds} s"))))
+    }
+
+    async fn respond(
+        &self,
+        request: Request<Full<Bytes>>,
+    ) -> Result<http::Response<hyper::body::Incoming>, NoAnswer> {
+        let url = self.base.clone();
+        self.client.request(request).await.map_err(|e| {
+            if e.is_connect() {
+                let why = root(&e);
+                NoAnswer::NotSent { url, why }
+            } else {
+                let why = causes(&e);
+                NoAnswer::Lost { url, why }
+            }
+        })
+    }
+}
+
+/// An open event stream.
+pub struct Stream {
+    body: hyper::body::Incoming,
+    reader: sse::Reader,
+    read: VecDeque<sse::Event>,
+}
+
+impl Stream {
+    /// The next frame; nothing when the stream has ended, in whatever way.
+    pub async fn next(&mut self) -> Option<sse::Event> {
+        loop {
+            if let Some(event) = self.read.pop_front() {
+                return Some(event);
+            }
+            let frame = self.body.frame().await?.ok()?;
+            if let Ok(bytes) = frame.into_data() {
+                self.read.extend(self.reader.take(&bytes));
+            }
+        }
     }
 }
 

@@ -11,10 +11,12 @@ use flower_api::{
     sizing::{CachePolicy, Workload},
 };
 
+mod cors;
 mod environment;
 mod table;
 mod value;
 
+pub use cors::CorsOrigins;
 pub use environment::{CLI_VARIABLES, unknown_variables};
 pub use table::{SETTINGS, Setting};
 pub use value::parse_bytes;
@@ -98,6 +100,33 @@ impl Default for CallLimits {
     }
 }
 
+/// Bounds of watches. Bytes unless named otherwise.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct WatchLimits {
+    pub watches: u64,
+    pub queries: u64,
+    pub step: u64,
+    /// A second.
+    pub opens: u64,
+    pub heartbeat_ms: u64,
+    /// A client that takes nothing for so long is let go.
+    pub stall_ms: u64,
+}
+
+impl Default for WatchLimits {
+    fn default() -> Self {
+        Self {
+            watches: limits::WATCHES,
+            queries: limits::WATCH_QUERIES,
+            step: limits::WATCH_STEP_BYTES,
+            opens: limits::WATCH_OPENS,
+            heartbeat_ms: limits::WATCH_HEARTBEAT_MS,
+            stall_ms: limits::CLIENT_STALL_MS,
+        }
+    }
+}
+
 /// How log lines look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogFormat {
@@ -140,6 +169,14 @@ pub struct Config {
     pub log_filter: String,
     /// How long a stopping node goes on serving, milliseconds.
     pub stop_grace_ms: u64,
+    /// Keys written lately that are kept in memory, when not a share of the limit.
+    pub recent_bytes: Option<u64>,
+    /// Results of queries that are kept, likewise.
+    pub query_cache_bytes: Option<u64>,
+    /// Watches.
+    pub watches: WatchLimits,
+    /// Origins whose pages may call.
+    pub cors: CorsOrigins,
     /// Bounds of calls.
     pub limits: CallLimits,
 }
@@ -150,6 +187,8 @@ impl Config {
         Workload {
             workers: self.workers,
             heap_bytes: self.limits.heap,
+            recent_bytes: self.recent_bytes,
+            query_cache_bytes: self.query_cache_bytes,
         }
     }
 
@@ -189,6 +228,10 @@ impl Config {
             log_format: read.log_format(),
             log_filter: read.text("log").unwrap_or_default(),
             stop_grace_ms: read.number("stop-grace-ms", 0..=600_000),
+            recent_bytes: read.bytes_if_given("recent-writes-bytes", 64 * KIB..=GIB),
+            query_cache_bytes: read.bytes_if_given("query-cache-bytes", 64 * KIB..=64 * GIB),
+            watches: watch_limits(&mut read),
+            cors: cors(&mut read),
             limits: call_limits(&mut read),
         };
         read.finish(config)
@@ -240,6 +283,25 @@ fn cache(read: &mut value::Reader<'_>) -> CachePolicy {
             CachePolicy::default()
         }
     }
+}
+
+fn watch_limits(read: &mut value::Reader<'_>) -> WatchLimits {
+    WatchLimits {
+        watches: read.number("limit-watches", 1..=1_000_000),
+        queries: read.number("limit-watch-queries", 1..=100_000),
+        step: read.bytes("limit-watch-step", KIB..=256 * MIB),
+        opens: read.number("limit-watch-opens", 1..=1_000_000),
+        heartbeat_ms: read.number("watch-heartbeat-ms", 100..=15_000),
+        stall_ms: read.number("client-stall-ms", 1_000..=600_000),
+    }
+}
+
+fn cors(read: &mut value::Reader<'_>) -> CorsOrigins {
+    let text = read.text("cors-origins").unwrap_or_default();
+    text.parse().unwrap_or_else(|why: String| {
+        read.wrong(format!("FLOWER_CORS_ORIGINS: {why}"));
+        CorsOrigins::default()
+    })
 }
 
 fn call_limits(read: &mut value::Reader<'_>) -> CallLimits {

@@ -1,21 +1,19 @@
-//! Queries: brings the view up to the class that was asked for, then evaluates on a worker.
-//! Writes nothing, and never asks for more freshness than the class says.
+//! Queries: brings the view up to the class that was asked for, then has it answered, from the
+//! cache when the result holds there. Never asks for more freshness than the class says.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
+use bytes::Bytes;
 use flower_api::{
     Revision,
     wire::{Problem, ReadClass, code},
 };
-use flower_engine::{CallError, Stamp, View, ViewError, deploy};
 use flower_store::StateView;
-use rand::RngCore;
 
 use crate::{
-    consensus::Consensus,
-    env::{Env, Fatal, Mono},
-    prepare::no_application,
-    workers::{Call, Purpose, Workers},
+    consensus::{Consensus, Contact},
+    env::{Env, Mono},
+    query::{Etag, Key, Queries},
 };
 
 /// Answers queries. Cheap to clone.
@@ -23,27 +21,29 @@ use crate::{
 pub struct Reader {
     env: Env,
     consensus: Consensus,
-    workers: Workers,
+    queries: Queries,
 }
 
 /// An answered query.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answer {
     /// The result, JSON.
-    pub result: String,
+    pub result: Bytes,
+    /// Its tag.
+    pub etag: Etag,
     /// The revision that it reflects.
     pub revision: Revision,
     /// Hash of the deployment that ran.
-    pub deployment: String,
+    pub deployment: Arc<str>,
 }
 
 impl Reader {
     /// A reader.
-    pub fn new(env: &Env, consensus: &Consensus, workers: &Workers) -> Self {
+    pub fn new(env: &Env, consensus: &Consensus, queries: &Queries) -> Self {
         Self {
             env: env.clone(),
             consensus: consensus.clone(),
-            workers: workers.clone(),
+            queries: queries.clone(),
         }
     }
 
@@ -69,6 +69,7 @@ impl Reader {
                     return Err(Box::new(behind(min)));
                 }
             }
+            ReadClass::Bounded { ms } => self.bounded(ms, deadline).await?,
             ReadClass::Fresh => {
                 let fence = self.consensus.fence(deadline).await;
                 let index = fence.map_err(|why| Box::new(no_fence(&why.to_string())))?;
@@ -80,72 +81,83 @@ impl Reader {
         Ok(self.consensus.view())
     }
 
-    /// Runs a query.
+    /// The outcome of a query, fresh as `class` asks.
     ///
     /// # Errors
     /// As [`Reader::view`]; `no-application`; as the application refuses.
     pub async fn query(
         &self,
-        name: String,
-        args: String,
+        name: &str,
+        args: &str,
         class: ReadClass,
         deadline: Mono,
     ) -> Result<Answer, Box<Problem>> {
+        let key = Key {
+            name: name.into(),
+            args: args.into(),
+        };
         let view = self.view(class, deadline).await?;
-        let revision = view.revision();
-        let active = deploy::active(&*view).map_err(|e| self.unreadable(&e))?;
-        let (hash, ..) = active.ok_or_else(|| Box::new(no_application()))?;
-        let stamp = Stamp {
-            now_ms: self.env.clock.wall_ms(),
-            revision,
-            seed: self
-                .env
-                .seeds
-                .child(&format!("query {revision}"))
-                .rng()
-                .next_u64(),
-        };
-        let ran = hash.clone();
-        let work = move |isolates: &mut crate::workers::Isolates, deadline: &_| {
-            let call = Call {
-                hash: &ran,
-                purpose: Purpose::Query,
-                name: &name,
-                args: &args,
-                view: view as Arc<dyn View>,
-                stamp,
-            };
-            isolates.evaluate(call, deadline)
-        };
-        let evaluated = self
-            .workers
-            .run(Purpose::Query, Some(&hash), deadline, work)
-            .await?;
-        match evaluated {
-            Ok(done) => Ok(Answer {
-                result: done.result,
+        let answered = self.queries.answer(&key, view, deadline).await?;
+        let revision = answered.revision;
+        match &answered.outcome.result {
+            Ok(result) => Ok(Answer {
+                result: result.clone(),
+                etag: answered.outcome.etag,
                 revision,
-                deployment: hash,
+                deployment: answered.deployment,
             }),
-            Err(CallError::Refused(problem) | CallError::Fault(problem)) => {
-                let mut problem = Box::<Problem>::from(problem);
+            Err(problem) => {
+                let mut problem = problem.clone();
                 problem.revision = Some(revision);
-                Err(problem)
+                Err(Box::new(problem))
             }
-            Err(CallError::Storage(error)) => Err(self.unreadable(&error)),
         }
     }
 
-    /// The state cannot be read: the node stops.
-    fn unreadable(&self, error: &ViewError) -> Box<Problem> {
-        self.env.tasks.fail(Fatal::new(error.to_string()));
-        Box::new(Problem::new(
-            500,
-            code::INTERNAL,
-            "Internal error",
-            "this node cannot read its state and stops; ask another one",
-        ))
+    /// Waits until the last contact with the leader is recent enough and everything that was
+    /// known to be committed then is applied.
+    async fn bounded(&self, ms: u64, deadline: Mono) -> Result<(), Box<Problem>> {
+        let within = Duration::from_millis(ms);
+        let mut contacts = self.consensus.contacts();
+        loop {
+            let now = self.env.clock.mono();
+            let contact = self.consensus.contact();
+            if let Some(contact) = contact.filter(|contact| now - contact.at <= within) {
+                let limit = deadline.min(contact.at + within);
+                if self.consensus.wait_applied(contact.committed, limit).await {
+                    return Ok(());
+                }
+            }
+            if self.env.clock.mono() >= deadline {
+                return Err(Box::new(too_stale(ms, contact, now)));
+            }
+            let next = self.env.clock.mono() + CONTACT_LOOK;
+            let _ = self.env.until(next.min(deadline), contacts.changed()).await;
+        }
     }
+}
+
+/// While there is no contact that is recent enough, the leader's own is looked at this often.
+const CONTACT_LOOK: Duration = Duration::from_millis(50);
+
+fn too_stale(ms: u64, contact: Option<Contact>, now: Mono) -> Problem {
+    let why = match contact {
+        None => "this node has heard of no leader with a majority".to_owned(),
+        Some(contact) if (now - contact.at).as_millis() > u128::from(ms) => format!(
+            "its last contact with a leader that has a majority is {} ms old",
+            (now - contact.at).as_millis()
+        ),
+        Some(_) => {
+            "it has not applied what was committed at its last contact with the leader".to_owned()
+        }
+    };
+    Problem::new(
+        503,
+        code::TOO_STALE,
+        "Too stale",
+        format!("this node cannot answer with a state of the last {ms} ms: {why}; ask another one, or allow more"),
+    )
+    .retryable()
 }
 
 fn not_recovered() -> Problem {

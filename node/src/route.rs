@@ -159,6 +159,22 @@ impl Router {
         }
     }
 
+    /// Sends a request on to another member's client API; that goes no further.
+    ///
+    /// # Errors
+    /// See [`NoAnswer`].
+    pub async fn pass_on(
+        &self,
+        method: &Method,
+        path: &str,
+        origin: &Origin,
+        address: &str,
+        body: Bytes,
+    ) -> Result<Forwarded, NoAnswer> {
+        let request = onward(method, path, origin, address, self.left(origin), body);
+        self.forwarder.send(request, origin.deadline).await
+    }
+
     fn next(&self) -> Next {
         if self.leads() {
             return Next::Here;
@@ -214,7 +230,8 @@ impl Router {
         leader: &LeaderInfo,
         body: Bytes,
     ) -> Request<Full<Bytes>> {
-        onward(method, path, origin, leader, self.left(origin), body)
+        let address = &leader.client_address;
+        onward(method, path, origin, address, self.left(origin), body)
     }
 
     fn who_leads(&self) -> Problem {
@@ -238,7 +255,8 @@ fn forwarded_mutation(
 ) -> Request<Full<Bytes>> {
     let path = format!("/v1/p/{}/m/{}", call.scope.partition, call.name);
     let body = Bytes::copy_from_slice(call.args.as_bytes());
-    let mut request = onward(&Method::POST, &path, origin, leader, left, body);
+    let address = &leader.client_address;
+    let mut request = onward(&Method::POST, &path, origin, address, left, body);
     let headers = request.headers_mut();
     if let Ok(key) = HeaderValue::from_str(call.key.as_str()) {
         headers.insert(HeaderName::from_static(header::IDEMPOTENCY_KEY), key);
@@ -250,19 +268,19 @@ fn forwarded_mutation(
     request
 }
 
-/// A request to the leader. Its parts were parsed before, so it is one; if it were not, an
+/// A request to another member. Its parts were parsed before, so it is one; if it were not, an
 /// empty one would be refused there.
 fn onward(
     method: &Method,
     path: &str,
     origin: &Origin,
-    leader: &LeaderInfo,
+    address: &str,
     left: Duration,
     body: Bytes,
 ) -> Request<Full<Bytes>> {
     let mut request = Request::builder()
         .method(method)
-        .uri(format!("http://{}{path}", leader.client_address))
+        .uri(format!("http://{address}{path}"))
         .header(header::REQUEST_ID, &origin.request_id)
         .header(header::FORWARDED_BY, "1")
         .header(DEADLINE_MS, left.as_millis().to_string());

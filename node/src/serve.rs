@@ -86,6 +86,8 @@ impl Prepared {
             log_mib = mib(plan.log_bytes + plan.log_page_cache_bytes),
             page_cache_mib = mib(plan.page_cache_bytes),
             value_cache_mib = mib(plan.value_cache_bytes),
+            recent_mib = mib(plan.recent_bytes),
+            query_cache_mib = mib(plan.query_cache_bytes),
             headroom_mib = mib(plan.headroom_bytes),
             "memory is split"
         );

@@ -20,14 +20,17 @@ use flower_engine::{
 use flower_store::FileName;
 
 use crate::{
+    config::{CorsOrigins, WatchLimits},
     consensus::Consensus,
     env::{Env, Fatal, Mono},
     footprint::Meter,
     forward::Forwarder,
     metrics::{CacheUse, FileUse, Metrics, Observed},
     prepare,
+    query::Queries,
     read::Reader,
     route::Router,
+    watch::{self, Watches},
     workers::Workers,
     write::{Writer, WriterParts, unknown},
 };
@@ -49,6 +52,12 @@ pub struct ServeSettings {
     pub deadline: Duration,
     /// How long a stopping node goes on serving after it turned unready.
     pub stop_grace: Duration,
+    /// Results of queries that are kept, bytes.
+    pub query_cache_bytes: u64,
+    /// Watches.
+    pub watches: WatchLimits,
+    /// Origins whose pages may call.
+    pub cors: CorsOrigins,
 }
 
 impl Default for ServeSettings {
@@ -61,6 +70,9 @@ impl Default for ServeSettings {
             retention_ms: limits::RECEIPT_RETENTION_MS,
             deadline: Duration::from_secs(10),
             stop_grace: Duration::from_secs(5),
+            query_cache_bytes: limits::QUERY_CACHE_BYTES,
+            watches: WatchLimits::default(),
+            cors: CorsOrigins::default(),
         }
     }
 }
@@ -88,6 +100,8 @@ impl From<&crate::config::Config> for ServeSettings {
             workers: config.workers,
             retention_ms: config.receipt_retention_ms,
             stop_grace: Duration::from_millis(config.stop_grace_ms),
+            watches: config.watches,
+            cors: config.cors.clone(),
             ..Self::default()
         }
     }
@@ -106,6 +120,10 @@ pub struct Service {
     pub router: Router,
     /// Queries.
     pub reader: Reader,
+    /// Their outcomes.
+    pub queries: Queries,
+    /// Watches.
+    pub watches: Watches,
     /// What it serves with.
     pub settings: Arc<ServeSettings>,
     name: Arc<str>,
@@ -140,6 +158,9 @@ impl Service {
                 ..LaneSettings::default()
             },
         );
+        let bounds = watch::bounds(&settings.watches);
+        let cache_bytes = settings.query_cache_bytes;
+        let queries = Queries::new(env, consensus, &workers, cache_bytes, bounds);
         // An answer is a result, or a problem with its data.
         let answer_bytes = settings.limits.result_bytes + limits::MIB;
         let forwarder = Forwarder::new(env, answer_bytes as usize);
@@ -147,7 +168,9 @@ impl Service {
             env: env.clone(),
             consensus: consensus.clone(),
             router: Router::new(env, consensus, writer, forwarder),
-            reader: Reader::new(env, consensus, &workers),
+            reader: Reader::new(env, consensus, &queries),
+            watches: Watches::start(env, consensus, &queries, settings.watches),
+            queries,
             workers,
             settings: Arc::new(settings),
             name: name.into(),
@@ -301,6 +324,16 @@ impl Service {
         self.env.disk.len(FileName::Log).ok().flatten()
     }
 
+    fn query_cache(&self) -> CacheUse {
+        let stats = self.queries.board().cache_stats();
+        CacheUse {
+            bytes: stats.bytes,
+            hits: Some(stats.hits),
+            misses: Some(stats.misses),
+            evictions: Some(stats.evictions),
+        }
+    }
+
     /// What the metrics show and the report does not hold.
     pub fn observed(&self) -> Observed {
         let state = self.consensus.state_stats();
@@ -333,6 +366,10 @@ impl Service {
                 misses: Some(state.value_cache.misses),
                 evictions: None,
             }),
+            recent_bytes: Some(self.consensus.recent().with(|ring| ring.bytes())),
+            query_cache: Some(self.query_cache()),
+            query_evaluations: Some(self.queries.evaluations()),
+            watches: Some(self.watches.stats()),
             files: vec![(
                 "state",
                 FileUse {

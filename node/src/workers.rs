@@ -134,6 +134,11 @@ impl Workers {
         &self.0.limits
     }
 
+    /// How many of them run queries.
+    pub fn for_queries(&self) -> usize {
+        self.0.desks.len().saturating_sub(1).max(1)
+    }
+
     /// Bytes of all JavaScript heaps, as of their last calls.
     pub fn heap_bytes(&self) -> u64 {
         let heaps = self.0.desks.iter();

@@ -5,13 +5,12 @@ mod support;
 
 use std::time::Duration;
 
-use flower_api::{
-    MemberId,
-    admin::{AddLearner, OfMember, path},
-    report::Role,
-};
+use flower_api::{admin::path, report::Role};
 use serde_json::{Value, json};
-use support::{TestNode, no_fence, quick, until};
+use support::{
+    group::{group, member, of, step},
+    no_fence, quick,
+};
 
 const APP: &str = r#"
 import { mutation, query, t, table } from "@flower/sdk";
@@ -31,47 +30,6 @@ fn bump(by: u64) -> Value {
     json!({ "name": "a", "by": by })
 }
 
-/// A call of the admin API that is tried again while the group is busy with the last one.
-async fn step(leader: &TestNode, at: &str, call: &impl serde::Serialize) {
-    until(at, async || {
-        leader.http.admin_post(at, call).await.status == 200
-    })
-    .await;
-}
-
-async fn group() -> Vec<TestNode> {
-    let mut nodes = Vec::new();
-    for _ in 0..3 {
-        nodes.push(TestNode::fresh(quick()).await);
-    }
-    nodes[0].bootstrap(3).await.ok();
-    for node in &nodes[1..] {
-        let consensus = &node.running.service().unwrap().consensus;
-        let member = consensus.me().member;
-        let learner = AddLearner {
-            fence: no_fence(),
-            member,
-            address: consensus.listening().to_string(),
-        };
-        step(&nodes[0], path::ADD_LEARNER, &learner).await;
-        step(&nodes[0], path::PROMOTE, &of(member)).await;
-    }
-    step(&nodes[0], path::FORMED, &no_fence()).await;
-    nodes[0].http.deploy(APP).await.ok();
-    nodes
-}
-
-fn of(member: MemberId) -> OfMember {
-    OfMember {
-        fence: no_fence(),
-        member,
-    }
-}
-
-fn member(node: &TestNode) -> MemberId {
-    node.running.service().unwrap().consensus.me().member
-}
-
 /// A client of one node that accepts no failed call.
 async fn forty_bumps(http: support::Http, client: usize) {
     for i in 0..40 {
@@ -83,7 +41,7 @@ async fn forty_bumps(http: support::Http, client: usize) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn any_node_takes_calls_and_keys_survive_the_leader() {
-    let mut nodes = group().await;
+    let mut nodes = group(APP, quick()).await;
     for (i, node) in nodes.iter().enumerate() {
         let key = format!("k{i}");
         let got = node.http.mutate("bump", &key, bump(1)).await;

@@ -9,6 +9,7 @@ pub mod ports;
 pub mod report;
 pub mod sizing;
 pub mod tokens;
+pub mod watch;
 pub mod wire;
 
 pub use ids::{ClusterId, GroupId, MemberId, PartitionId, Revision};

@@ -72,6 +72,24 @@ pub const SNAPSHOT_AFTER_LOG_BYTES: u64 = 16 * MIB;
 pub const CHECKPOINT_BYTES: u64 = 4 * MIB;
 /// … or so many milliseconds, whichever comes first.
 pub const CHECKPOINT_MS: u64 = 1_000;
+/// Keys written lately that a node keeps in memory, when no memory limit is split
+/// (`FLOWER_RECENT_WRITES_BYTES`).
+pub const RECENT_BYTES: u64 = 8 * MIB;
+/// Results of queries that a node keeps likewise (`FLOWER_QUERY_CACHE_BYTES`).
+pub const QUERY_CACHE_BYTES: u64 = 16 * MIB;
+/// Queries of one watch (`FLOWER_LIMIT_WATCH_QUERIES`).
+pub const WATCH_QUERIES: u64 = 1_000;
+/// Watches that a node serves at a time (`FLOWER_LIMIT_WATCHES`).
+pub const WATCHES: u64 = 1_024;
+/// Values of one step of a watch (`FLOWER_LIMIT_WATCH_STEP`).
+pub const WATCH_STEP_BYTES: u64 = 8 * MIB;
+/// Watches that may be opened in a second (`FLOWER_LIMIT_WATCH_OPENS`).
+pub const WATCH_OPENS: u64 = 100;
+/// A watch without news says so this often, milliseconds (`FLOWER_WATCH_HEARTBEAT_MS`).
+pub const WATCH_HEARTBEAT_MS: u64 = 10_000;
+/// A client that takes nothing of what waits for it for so long is let go, milliseconds
+/// (`FLOWER_CLIENT_STALL_MS`).
+pub const CLIENT_STALL_MS: u64 = 30_000;
 /// Ready while at most this far behind the last commit heard of, milliseconds.
 pub const READY_LAG_MS: u64 = 5_000;
 /// Free space below max(this, `RESERVE_PERCENT`) refuses mutations.

@@ -43,6 +43,10 @@ pub struct Workload {
     pub workers: u32,
     /// Heap of each.
     pub heap_bytes: u64,
+    /// Keys written lately, when not a share of what values get.
+    pub recent_bytes: Option<u64>,
+    /// Results of queries, likewise.
+    pub query_cache_bytes: Option<u64>,
 }
 
 impl Default for Workload {
@@ -50,6 +54,8 @@ impl Default for Workload {
         Self {
             workers: 3,
             heap_bytes: HEAP_BYTES,
+            recent_bytes: None,
+            query_cache_bytes: None,
         }
     }
 }
@@ -72,6 +78,12 @@ pub struct MemoryPlan {
     pub page_cache_bytes: u64,
     /// Parsed values.
     pub value_cache_bytes: u64,
+    /// Keys written lately.
+    #[serde(default)]
+    pub recent_bytes: u64,
+    /// Results of queries with what they read.
+    #[serde(default)]
+    pub query_cache_bytes: u64,
     /// Left to the kernel's file cache and to peaks.
     pub headroom_bytes: u64,
 }
@@ -85,6 +97,8 @@ impl MemoryPlan {
             + self.log_page_cache_bytes
             + self.page_cache_bytes
             + self.value_cache_bytes
+            + self.recent_bytes
+            + self.query_cache_bytes
     }
 }
 
@@ -119,8 +133,44 @@ const PAGE_CACHE_MIN_BYTES: u64 = 16 * MIB;
 /// Larger page caches no longer pay: values are cached parsed (`research`: 64 MiB against
 /// 1 GiB is a factor of two on hot reads, and the kernel's file cache serves the misses).
 const PAGE_CACHE_MAX_BYTES: u64 = 1024 * MIB;
-/// Smallest value cache.
+/// Smallest value cache, with the two that get a share of it.
 const VALUE_CACHE_MIN_BYTES: u64 = 8 * MIB;
+/// Of what values get, the keys written lately take this part, within bounds.
+const RECENT_PART: u64 = 16;
+const RECENT_MIN_BYTES: u64 = MIB;
+const RECENT_MAX_BYTES: u64 = 32 * MIB;
+/// The results of queries take this part, within bounds.
+const QUERY_CACHE_PART: u64 = 8;
+const QUERY_CACHE_MIN_BYTES: u64 = 2 * MIB;
+const QUERY_CACHE_MAX_BYTES: u64 = 256 * MIB;
+const _: () = assert!(RECENT_MIN_BYTES + QUERY_CACHE_MIN_BYTES < VALUE_CACHE_MIN_BYTES);
+
+/// Keys written lately and results of queries: as given, else a share of what values get.
+fn shares(load: Workload, values: u64) -> (u64, u64) {
+    let part = |of: u64, low: u64, high: u64| (values / of).clamp(low, high);
+    (
+        load.recent_bytes
+            .unwrap_or_else(|| part(RECENT_PART, RECENT_MIN_BYTES, RECENT_MAX_BYTES)),
+        load.query_cache_bytes.unwrap_or_else(|| {
+            part(
+                QUERY_CACHE_PART,
+                QUERY_CACHE_MIN_BYTES,
+                QUERY_CACHE_MAX_BYTES,
+            )
+        }),
+    )
+}
+
+/// What of them is no part of what values get: all that is given, and everything beside a
+/// value cache that is.
+fn on_top(load: Workload, values: u64, fixed_caches: bool) -> u64 {
+    let (recent, results) = shares(load, values);
+    let counted = |given: Option<u64>, share| match given {
+        None if !fixed_caches => 0,
+        _ => share,
+    };
+    counted(load.recent_bytes, recent) + counted(load.query_cache_bytes, results)
+}
 
 /// Splits `limit` bytes.
 ///
@@ -142,8 +192,10 @@ pub fn split(limit: u64, policy: CachePolicy, load: Workload) -> Result<MemoryPl
     };
     let percent = u64::from(headroom_percent.min(80));
     let headroom = limit / 100 * percent;
+    let fixed_caches = given.is_some();
     let (pages_min, values_min) = given.unwrap_or((PAGE_CACHE_MIN_BYTES, VALUE_CACHE_MIN_BYTES));
-    let used = base + pages_min + values_min;
+    let extra = on_top(load, values_min, fixed_caches);
+    let used = base + pages_min + values_min + extra;
     if used + headroom > limit {
         let needed = (used * 100).div_ceil(100 - percent).div_ceil(MIB) * MIB;
         return Err(CannotFit {
@@ -152,17 +204,19 @@ pub fn split(limit: u64, policy: CachePolicy, load: Workload) -> Result<MemoryPl
             heaps,
             log: LOG_BYTES,
             pages: pages_min + LOG_PAGE_CACHE_BYTES,
-            values: values_min,
+            values: values_min + extra,
             headroom,
             needed: needed + MIB,
-            fixed_caches: given.is_some(),
+            fixed_caches,
         });
     }
-    let (page_cache_bytes, value_cache_bytes) = given.unwrap_or_else(|| {
-        let rest = limit - headroom - base;
+    let (page_cache_bytes, values) = given.unwrap_or_else(|| {
+        let rest = limit - headroom - base - extra;
         let pages = (rest / 2).clamp(PAGE_CACHE_MIN_BYTES, PAGE_CACHE_MAX_BYTES);
         (pages, (rest - pages).max(VALUE_CACHE_MIN_BYTES))
     });
+    let (recent_bytes, query_cache_bytes) = shares(load, values);
+    let value_cache_bytes = values + extra - recent_bytes - query_cache_bytes;
     Ok(MemoryPlan {
         limit_bytes: limit,
         fixed_bytes: FIXED_BYTES,
@@ -171,6 +225,8 @@ pub fn split(limit: u64, policy: CachePolicy, load: Workload) -> Result<MemoryPl
         log_page_cache_bytes: LOG_PAGE_CACHE_BYTES,
         page_cache_bytes,
         value_cache_bytes,
+        recent_bytes,
+        query_cache_bytes,
         headroom_bytes: headroom,
     })
 }
@@ -194,17 +250,29 @@ mod tests {
                     headroom_percent: 10,
                 },
             ] {
-                match split(limit, policy, Workload::default()) {
-                    Ok(plan) => assert!(
-                        plan.planned_bytes() + plan.headroom_bytes <= limit,
-                        "{mib} MiB"
-                    ),
-                    Err(refusal) => {
-                        assert!(refusal.needed > limit);
-                        assert!(
-                            split(refusal.needed, policy, Workload::default()).is_ok(),
-                            "{refusal}"
-                        );
+                let given = Workload {
+                    recent_bytes: Some(4 * MIB),
+                    query_cache_bytes: Some(64 * MIB),
+                    ..Workload::default()
+                };
+                for load in [Workload::default(), given] {
+                    match split(limit, policy, load) {
+                        Ok(plan) => {
+                            let all = plan.planned_bytes() + plan.headroom_bytes;
+                            assert!(all <= limit, "{mib} MiB");
+                            let recent = load.recent_bytes.unwrap_or(plan.recent_bytes);
+                            let results = load.query_cache_bytes;
+                            assert_eq!(plan.recent_bytes, recent);
+                            assert_eq!(
+                                plan.query_cache_bytes,
+                                results.unwrap_or(plan.query_cache_bytes)
+                            );
+                            assert!(plan.value_cache_bytes >= 5 * MIB, "{plan:?}");
+                        }
+                        Err(refusal) => {
+                            assert!(refusal.needed > limit);
+                            assert!(split(refusal.needed, policy, load).is_ok(), "{refusal}");
+                        }
                     }
                 }
             }
@@ -215,5 +283,20 @@ mod tests {
     fn the_default_limit_fits() {
         let plan = split(512 * MIB, CachePolicy::default(), Workload::default()).unwrap();
         assert!(plan.page_cache_bytes >= 64 * MIB, "{plan:?}");
+        let shares = plan.recent_bytes + plan.query_cache_bytes;
+        assert!(plan.value_cache_bytes >= 4 * shares, "{plan:?}");
+    }
+
+    #[test]
+    fn a_value_cache_that_is_given_is_that_large() {
+        let policy = CachePolicy::Fixed {
+            page_cache_bytes: 64 * MIB,
+            value_cache_bytes: 32 * MIB,
+            headroom_percent: 10,
+        };
+        let plan = split(512 * MIB, policy, Workload::default()).unwrap();
+        assert_eq!(plan.value_cache_bytes, 32 * MIB);
+        assert_eq!(plan.recent_bytes, 2 * MIB);
+        assert_eq!(plan.query_cache_bytes, 4 * MIB);
     }
 }

@@ -39,6 +39,11 @@ pub enum ReadClass {
         /// The revision.
         min: Revision,
     },
+    /// A snapshot that holds everything committed some time ago, and anything of what came since.
+    Bounded {
+        /// How long ago at most, milliseconds.
+        ms: u64,
+    },
     /// Linearizable: reflects every mutation acknowledged before the read began.
     Fresh,
 }
@@ -48,6 +53,7 @@ impl fmt::Display for ReadClass {
         match self {
             Self::Local => f.write_str("local"),
             Self::Session { min } => write!(f, "session; min={min}"),
+            Self::Bounded { ms } => write!(f, "bounded; ms={ms}"),
             Self::Fresh => f.write_str("fresh"),
         }
     }
@@ -68,8 +74,14 @@ impl FromStr for ReadClass {
                 .and_then(|min| min.parse().ok())
                 .map(|min| Self::Session { min: Revision(min) })
                 .ok_or_else(|| format!("'{param}' is not 'min=<revision>'")),
+            ("bounded", [param]) => param
+                .strip_prefix("ms=")
+                .and_then(|ms| ms.parse().ok())
+                .map(|ms| Self::Bounded { ms })
+                .ok_or_else(|| format!("'{param}' is not 'ms=<milliseconds>'")),
             _ => Err(format!(
-                "'{}' is not a read class: use 'local', 'session; min=<revision>' or 'fresh'",
+                "'{}' is not a read class: use 'local', 'session; min=<revision>', \
+                 'bounded; ms=<milliseconds>' or 'fresh'",
                 text.chars().take(64).collect::<String>()
             )),
         }
@@ -115,6 +127,8 @@ pub mod code {
     pub const DERIVED_REJECTED: &str = "derived-rejected";
     pub const DERIVED_CYCLE: &str = "derived-cycle";
     pub const DERIVED_DEPTH: &str = "derived-depth";
+    pub const TOO_STALE: &str = "too-stale";
+    pub const WATCH_GONE: &str = "watch-gone";
 }
 
 /// An error on the wire: `application/problem+json`.
@@ -221,6 +235,7 @@ mod tests {
             ReadClass::Local,
             ReadClass::Fresh,
             ReadClass::Session { min: Revision(7) },
+            ReadClass::Bounded { ms: 500 },
         ] {
             assert_eq!(class.to_string().parse::<ReadClass>().unwrap(), class);
         }
@@ -230,7 +245,10 @@ mod tests {
             "session; min=",
             "session; min=-1",
             "Local",
-            "bounded; ms=5",
+            "bounded",
+            "bounded; ms=",
+            "bounded; ms=-5",
+            "bounded; min=5",
         ] {
             assert!(bad.parse::<ReadClass>().is_err(), "{bad}");
         }

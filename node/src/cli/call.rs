@@ -43,7 +43,7 @@ pub(super) struct QueryArgs {
     /// Its arguments, JSON.
     #[arg(default_value = "{}")]
     args: String,
-    /// How fresh the answer must be: fresh, local, or 'session; min=REVISION'.
+    /// How fresh the answer must be: fresh, local, 'bounded; ms=AGE' or 'session; min=REVISION'.
     #[arg(long, value_name = "CLASS", default_value = "fresh")]
     read: ReadClass,
     /// Give up after so many seconds.
@@ -130,7 +130,7 @@ async fn persist(
     }
 }
 
-fn check_json(args: &str) -> Result<(), Failure> {
+pub(super) fn check_json(args: &str) -> Result<(), Failure> {
     let parsed = serde_json::from_str::<serde::de::IgnoredAny>(args);
     parsed
         .map(drop)

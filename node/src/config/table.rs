@@ -132,6 +132,36 @@ pub const SETTINGS: &[Setting] = &[
         "How long the outcome of a mutation is kept under its idempotency key",
     ),
     setting("workers", "NUMBER", "3", "JavaScript workers"),
+    setting(
+        "recent-writes-bytes",
+        "BYTES",
+        "",
+        "Keys written lately that are kept in memory, so that queries and watches learn whether something changed; a 16th of what the value cache gets when not set",
+    ),
+    setting(
+        "query-cache-bytes",
+        "BYTES",
+        "",
+        "Results of queries that are kept in memory; an 8th of what the value cache gets when not set",
+    ),
+    setting(
+        "cors-origins",
+        "ORIGINS",
+        "",
+        "Origins whose pages may call the client API, with commas between them, or * for all; none when not set",
+    ),
+    setting(
+        "watch-heartbeat-ms",
+        "MILLISECONDS",
+        "10000",
+        "How often a watch without news says that there is none",
+    ),
+    setting(
+        "client-stall-ms",
+        "MILLISECONDS",
+        "30000",
+        "A client that takes nothing of what waits for it for so long is let go",
+    ),
     setting("log-format", "json|text", "json", "How log lines look"),
     setting(
         "log",
@@ -203,5 +233,29 @@ pub const SETTINGS: &[Setting] = &[
         "NUMBER",
         "1024",
         "Mutations that may wait at the sequencer; more are refused with 429",
+    ),
+    setting(
+        "limit-watches",
+        "NUMBER",
+        "1024",
+        "Watches at a time; more are refused with 429",
+    ),
+    setting(
+        "limit-watch-queries",
+        "NUMBER",
+        "1000",
+        "Queries of one watch",
+    ),
+    setting(
+        "limit-watch-step",
+        "BYTES",
+        "8Mi",
+        "Values of one step of a watch",
+    ),
+    setting(
+        "limit-watch-opens",
+        "NUMBER",
+        "100",
+        "Watches that may be opened in a second; more are told when to come back",
     ),
 ];

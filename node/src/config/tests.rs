@@ -24,6 +24,8 @@ fn defaults_are_those_of_the_limits() {
     assert_eq!(config.limits.engine(), flower_engine::js::Limits::default());
     assert_eq!(config.cache, CachePolicy::default());
     assert_eq!(config.workload(), Workload::default());
+    assert_eq!(config.watches, WatchLimits::default());
+    assert_eq!(config.cors, CorsOrigins::default());
     assert_eq!(config.receipt_retention_ms, limits::RECEIPT_RETENTION_MS);
     assert_eq!(
         config.snapshot_after_log_bytes,

@@ -2,6 +2,7 @@
 //! replicated, applied; members are added, promoted and removed; images are sent to those that
 //! the log no longer reaches. Our own types go on the wire and on disk.
 
+mod contact;
 mod fence;
 mod handshake;
 mod identity;
@@ -33,6 +34,7 @@ use flower_store::{LogPosition, StateStats, StateView};
 use rand::RngCore;
 use tokio::sync::watch;
 
+pub use contact::Contact;
 pub use fence::FenceError;
 pub use handshake::{FixedSecrets, PeerSecrets};
 pub use identity::{Me, PersistCluster};
@@ -43,6 +45,7 @@ pub use settings::{ConsensusSettings, Timing};
 pub use state::AppliedAt;
 
 use crate::env::{Env, Fatal, Mono};
+use contact::Contacts;
 use fence::Fences;
 use links::Links;
 use log::{FlushedLog, LogStore};
@@ -69,6 +72,7 @@ struct Inner {
     state: StateStore,
     space: Space,
     fences: Fences,
+    contacts: contact::Shared,
     leadership: watch::Receiver<Option<Leadership>>,
     recovered: watch::Receiver<bool>,
     counters: Arc<leadership::Counters>,
@@ -115,9 +119,10 @@ impl Consensus {
             .local_addr()
             .map_err(|e| Fatal::new(format!("the peer port does not say where it is: {e}")))?;
         let log = FlushedLog::new(env, log);
-        let state = StateStore::new(env, state, log.clone())
+        let state = StateStore::new(env, state, log.clone(), settings.recent_bytes)
             .await
             .map_err(|e| Fatal::new(format!("the state cannot be used: {e}")))?;
+        let contacts = Arc::new(Contacts::new(env));
         let links = Links::new(env, me.clone(), settings.secrets.clone());
         let outgoing = Arc::new(Outgoing::default());
         let space = Space::watch(env).await;
@@ -125,6 +130,7 @@ impl Consensus {
         let network = peers::Network {
             links: links.clone(),
             outgoing: outgoing.clone(),
+            contacts: contacts.clone(),
         };
         let store = LogStore::new(log.clone(), state.clone());
         let start = Raft::new(me.member.0, config, network, store, state.clone());
@@ -132,11 +138,13 @@ impl Consensus {
         let raft = types::seeded(seed, start)
             .await
             .map_err(|e| Fatal::new(format!("consensus cannot start: {e}")))?;
+        contacts.begin(&raft);
         let server = Server {
             env: env.clone(),
             raft: raft.clone(),
             links: links.clone(),
             space: space.clone(),
+            contacts: contacts.clone(),
             receiving: Arc::default(),
             complaints: Arc::default(),
         };
@@ -154,6 +162,7 @@ impl Consensus {
             log,
             state,
             space,
+            contacts,
             leadership: watched.leadership,
             recovered: watched.recovered,
             counters: watched.counters,
@@ -206,6 +215,11 @@ impl Consensus {
     /// The newest view. Hold it for one call only.
     pub fn view(&self) -> Arc<StateView> {
         self.0.state.view()
+    }
+
+    /// What was written lately.
+    pub fn recent(&self) -> &crate::recent::Recent {
+        self.0.state.recent()
     }
 
     /// Age of the oldest view that is still held, milliseconds.
@@ -268,6 +282,32 @@ impl Consensus {
         })
     }
 
+    /// Where the client API of a member of the configuration is. Followers do not talk to each
+    /// other: one that has not said so yet is asked.
+    pub async fn client_address(&self, member: MemberId) -> Option<String> {
+        let metrics = self.metrics();
+        let address = &metrics.membership_config.get_node(&member.0)?.address;
+        if let Some(said) = self.0.links.client_address(member) {
+            return Some(said);
+        }
+        // Its greeting tells, whatever it answers.
+        let (purpose, question) = (wire::Purpose::Fence, wire::Request::Fence);
+        let asked = self.0.links.call(member, address, purpose, &question, ASK_LIMIT);
+        let _ = asked.await;
+        let said = self.0.links.client_address(member);
+        Some(said.unwrap_or_else(|| default_client_address(address)))
+    }
+
+    /// The last contact with a leader that had a quorum: of a leader, with the quorum itself.
+    pub fn contact(&self) -> Option<Contact> {
+        self.0.contacts.last()
+    }
+
+    /// Changes with every such contact.
+    pub fn contacts(&self) -> watch::Receiver<Option<Contact>> {
+        self.0.contacts.changes()
+    }
+
     /// This node's identity.
     pub fn me(&self) -> &Arc<Me> {
         &self.0.me
@@ -322,6 +362,9 @@ impl Consensus {
         self.0.raft.metrics().borrow_watched().clone()
     }
 }
+
+/// How long a member is asked where its client API is.
+const ASK_LIMIT: std::time::Duration = std::time::Duration::from_secs(2);
 
 /// The client API of a member that has not said where its own is: the same host, the default
 /// port.

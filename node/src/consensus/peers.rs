@@ -15,6 +15,7 @@ use openraft::{
 };
 
 use super::{
+    contact,
     links::{CallError, Links},
     state::Image,
     transfer::{self, Outgoing},
@@ -33,12 +34,14 @@ const BACKOFF_MAX: u64 = 500;
 pub(crate) struct Network {
     pub(crate) links: Arc<Links>,
     pub(crate) outgoing: Arc<Outgoing>,
+    pub(crate) contacts: contact::Shared,
 }
 
 /// A client for one member and purpose.
 pub(crate) struct Client {
     links: Arc<Links>,
     outgoing: Arc<Outgoing>,
+    contacts: contact::Shared,
     member: MemberId,
     address: String,
     append: Purpose,
@@ -49,6 +52,7 @@ impl Network {
         Client {
             links: self.links.clone(),
             outgoing: self.outgoing.clone(),
+            contacts: self.contacts.clone(),
             member: MemberId(target),
             address: peer.address.clone(),
             append,
@@ -148,6 +152,7 @@ impl RaftNetworkV2<Types> for Client {
             previous: id(&rpc.prev_log_id),
             committed: id(&rpc.leader_commit),
             records: rpc.entries.iter().map(|e| record(e).encode()).collect(),
+            standing: self.contacts.standing(),
         };
         let limit = match self.append {
             Purpose::Heartbeat => option.hard_ttl(),

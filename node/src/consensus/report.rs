@@ -50,6 +50,11 @@ pub struct ConsensusReport {
 }
 
 impl Consensus {
+    /// Whether it takes part in a group, or is about to.
+    pub fn takes_part(&self) -> bool {
+        matches!(self.lifecycle(), Lifecycle::Joining | Lifecycle::Member)
+    }
+
     /// Where in its life the directory is, as far as consensus knows.
     pub fn lifecycle(&self) -> Lifecycle {
         lifecycle(
@@ -184,7 +189,7 @@ fn in_touch(alone: bool, heard: Option<Duration>, limit: Duration) -> bool {
     alone || heard.is_some_and(|age| age < limit)
 }
 
-fn is_alone(metrics: &RaftMetrics<Types>) -> bool {
+pub(super) fn is_alone(metrics: &RaftMetrics<Types>) -> bool {
     let mut voters = metrics.membership_config.voter_ids();
     voters.next() == Some(metrics.id) && voters.next().is_none()
 }

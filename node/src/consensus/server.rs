@@ -27,7 +27,7 @@ use parking_lot::Mutex;
 use tokio::{io::ReadHalf, io::WriteHalf, sync::Semaphore};
 
 use super::{
-    Raft,
+    Raft, contact,
     handshake::{self, Hello, Refusal, Welcome},
     identity::Judgement,
     links::{CONNECT_LIMIT, Links, Stream},
@@ -56,6 +56,7 @@ pub(crate) struct Server {
     pub(crate) raft: Raft,
     pub(crate) links: Arc<Links>,
     pub(crate) space: Space,
+    pub(crate) contacts: contact::Shared,
     pub(crate) receiving: Arc<tokio::sync::Mutex<()>>,
     pub(crate) complaints: Arc<Complaints>,
 }
@@ -215,7 +216,9 @@ impl Server {
                 previous,
                 committed,
                 records,
+                standing,
             } => {
+                let arrived = self.env.clock.mono();
                 if !records.is_empty()
                     && let Some(why) = self.space.refuses_entries()
                 {
@@ -237,6 +240,9 @@ impl Server {
                 };
                 let low_space = self.space.is_low();
                 let taken = self.raft.append_entries(request).await;
+                if let Some(standing) = standing.filter(|_| taken.as_ref().is_ok_and(is_taken)) {
+                    self.contacts.hear(arrived, standing);
+                }
                 taken.map(|taken| Response::Append {
                     answer: append_answer(taken),
                     low_space,
@@ -284,6 +290,11 @@ impl Server {
             Err(error) => Response::Failed(error.to_string()),
         }
     }
+}
+
+/// Whether this node takes the sender for its leader.
+fn is_taken(response: &AppendEntriesResponse<super::types::Types>) -> bool {
+    !matches!(response, AppendEntriesResponse::HigherVote(_))
 }
 
 fn append_answer(response: AppendEntriesResponse<super::types::Types>) -> AppendAnswer {

@@ -24,6 +24,8 @@ pub struct ConsensusSettings {
     pub checkpoint_bytes: u64,
     /// … or so long after something was applied.
     pub checkpoint_every: Duration,
+    /// Keys written lately that are kept in memory, bytes.
+    pub recent_bytes: u64,
 }
 
 impl ConsensusSettings {
@@ -36,6 +38,7 @@ impl ConsensusSettings {
             snapshot_after_log_bytes: limits::SNAPSHOT_AFTER_LOG_BYTES,
             checkpoint_bytes: limits::CHECKPOINT_BYTES,
             checkpoint_every: Duration::from_millis(limits::CHECKPOINT_MS),
+            recent_bytes: limits::RECENT_BYTES,
         }
     }
 }

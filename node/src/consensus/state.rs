@@ -32,7 +32,10 @@ use super::{
         LogId, SnapshotMeta, StoredMembership, Types, log_id, position, record, stored_membership,
     },
 };
-use crate::env::{Env, Fatal, LaneId};
+use crate::{
+    env::{Env, Fatal, LaneId},
+    recent::{Recent, Written},
+};
 
 /// Entries applied in one job of the state lane: the view is published once for all of them.
 const APPLY_AT_ONCE: usize = 128;
@@ -77,6 +80,8 @@ struct Shared {
     replay_until: Option<u64>,
     replayed: AtomicU64,
     stats: Mutex<StateStats>,
+    /// What was written lately; noted before a view shows it.
+    recent: Recent,
     /// The library's suite applies what no log holds: nothing to wait for.
     #[cfg(test)]
     without_log: std::sync::atomic::AtomicBool,
@@ -87,7 +92,12 @@ impl StateStore {
     ///
     /// # Errors
     /// When the disk fails.
-    pub(crate) async fn new(env: &Env, mut state: State, log: FlushedLog) -> io::Result<Self> {
+    pub(crate) async fn new(
+        env: &Env,
+        mut state: State,
+        log: FlushedLog,
+        recent_bytes: u64,
+    ) -> io::Result<Self> {
         let views = state.views();
         // Nothing has been applied since it was opened: this only says how far it is durable.
         let flushed = log.flush().await?;
@@ -95,6 +105,7 @@ impl StateStore {
         let stats = state.stats();
         let replay_until = log.reader().bounds().last.map(|last| last.index);
         let applied = applied_at(&views.newest());
+        let at = applied.position.map_or(0, |position| position.index);
         Ok(Self(Arc::new(Shared {
             env: env.clone(),
             state: Mutex::new(state),
@@ -108,6 +119,7 @@ impl StateStore {
             replay_until,
             replayed: AtomicU64::new(0),
             stats: Mutex::new(stats),
+            recent: Recent::new(recent_bytes, at),
             #[cfg(test)]
             without_log: std::sync::atomic::AtomicBool::new(false),
         })))
@@ -127,6 +139,11 @@ impl StateStore {
     /// How far the state has come, and every change of it.
     pub(crate) fn applied(&self) -> watch::Receiver<AppliedAt> {
         self.0.applied.subscribe()
+    }
+
+    /// What was written lately.
+    pub(crate) fn recent(&self) -> &Recent {
+        &self.0.recent
     }
 
     /// Position up to which the state is durable.
@@ -276,8 +293,22 @@ fn applied_at(view: &StateView) -> AppliedAt {
 }
 
 impl Shared {
+    /// Before they are applied: no view shows a write that was not noted.
+    fn note(&self, entries: &[ToApply]) {
+        let index = |entry: &ToApply| entry.position.index;
+        self.recent.with(|ring| {
+            for entry in entries {
+                match &entry.payload {
+                    Payload::Entry(payload) => ring.note(Written::of(index(entry), payload)),
+                    Payload::Blank | Payload::Membership(_) => ring.pass(index(entry)),
+                }
+            }
+        });
+    }
+
     /// Runs on the state lane.
     fn apply(&self, entries: Vec<ToApply>) -> Result<(), flower_store::Fatal> {
+        self.note(&entries);
         let mut state = self.state.lock();
         let mut bytes = 0;
         let mut told = Vec::with_capacity(entries.len());
@@ -346,6 +377,9 @@ impl RaftStateMachine<Types> for StateStore {
     async fn install_snapshot(&mut self, meta: &SnapshotMeta, image: Image) -> io::Result<()> {
         let _turn = self.0.turn.lock().await;
         let expected = meta.last_log_id.as_ref().map(position);
+        // The views up to there are not made from entries: what they hold is unknown.
+        let at = expected.map_or(0, |position| position.index);
+        self.0.recent.with(|ring| ring.reset(at));
         let disk = self.0.env.disk.clone();
         let made = self
             .on_lane(move |shared| {

@@ -9,7 +9,10 @@ use flower_store::LogPosition;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
-use super::types::{WireVote, bad_data};
+use super::{
+    contact::Standing,
+    types::{WireVote, bad_data},
+};
 
 /// What a connection is for: one stream each, so that none waits behind another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -50,6 +53,8 @@ pub(crate) enum Request {
         committed: Option<LogPosition>,
         /// Encoded `LogRecord`s.
         records: Vec<Bytes>,
+        /// What the leader's quorum vouches for, if it has one.
+        standing: Option<Standing>,
     },
     /// A vote, or the question whether there would be one.
     Vote {

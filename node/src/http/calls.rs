@@ -7,8 +7,9 @@ use axum::{
     Router,
     body::Body,
     extract::{Request, State},
+    middleware,
     response::Response,
-    routing::{get, post},
+    routing::{get, patch, post},
 };
 use flower_api::{
     PartitionId,
@@ -24,13 +25,16 @@ use tracing::Instrument;
 use super::{
     Front,
     body::{self, Bound},
+    cors,
     problem::{malformed, method_not_allowed, not_found, respond, set},
+    watch,
 };
 use crate::{
     auth::Api,
     env::Mono,
     forward::Forwarded,
     metrics::{CallKind, CallOutcome},
+    query::{canonical, is_named},
     route::{DEADLINE_MS, KEY_MINTED, Origin, Routed},
     service::{Found, Service},
 };
@@ -40,14 +44,27 @@ const NAME_CHARS: usize = 128;
 /// Set, to `not-kept`, when the mutation happened and its result was too large to keep.
 const RESULT: &str = "flower-result";
 
-type Answer = Result<Response, Box<Problem>>;
+pub(super) type Answer = Result<Response, Box<Problem>>;
 
 /// The routes of the client port.
 pub(super) fn router(front: Front) -> Router {
+    let origins = front.0.settings.cors.clone();
+    let routes = routes(front);
+    match origins.is_none() {
+        true => routes,
+        false => routes.layer(middleware::from_fn(move |request, next| {
+            cors::apply(origins.clone(), request, next)
+        })),
+    }
+}
+
+fn routes(front: Front) -> Router {
     Router::new()
         .route("/v1/p/{partition}/q/{name}", get(query).post(query))
         .route("/v1/p/{partition}/m/{name}", post(mutation))
         .route("/v1/p/{partition}/receipts/{key}", get(receipt))
+        .route("/v1/p/{partition}/watch", post(watch::open))
+        .route("/v1/p/{partition}/watch/{id}", patch(watch::change))
         .fallback(nothing)
         .method_not_allowed_fallback(wrong_method)
         .with_state(front)
@@ -65,38 +82,27 @@ async fn wrong_method(State(front): State<Front>, request: Request) -> Response 
 }
 
 /// One call.
-struct Call {
-    front: Front,
-    parts: Parts,
-    id: String,
+pub(super) struct Call {
+    pub(super) front: Front,
+    pub(super) parts: Parts,
+    pub(super) id: String,
     subject: &'static str,
-    deadline: Mono,
+    pub(super) deadline: Mono,
 }
 
 impl Call {
     /// What the path names behind `/v1/p/{partition}/x/`, decoded.
-    fn last_segment(&self) -> Result<String, Box<Problem>> {
+    pub(super) fn last_segment(&self) -> Result<String, Box<Problem>> {
         let segment = self.parts.uri.path().rsplit('/').next().unwrap_or_default();
         decode(segment).ok_or_else(|| malformed("the path is not percent-encoded UTF-8"))
     }
 
     fn function(&self) -> Result<String, Box<Problem>> {
         let name = self.last_segment()?;
-        let plain = |b: u8| b.is_ascii_alphanumeric() || b"_$.-".contains(&b);
-        if (1..=NAME_CHARS).contains(&name.len()) && name.bytes().all(plain) {
-            return Ok(name);
-        }
-        Err(Box::new(Problem::new(
-            404,
-            code::UNKNOWN_FUNCTION,
-            "No such function",
-            format!(
-                "a function's name has 1 to {NAME_CHARS} letters, digits, '_', '$', '.' or '-'"
-            ),
-        )))
+        function_name(&name).map(str::to_owned)
     }
 
-    fn header(&self, name: &str) -> Result<Option<&str>, Box<Problem>> {
+    pub(super) fn header(&self, name: &str) -> Result<Option<&str>, Box<Problem>> {
         self.parts
             .headers
             .get(name)
@@ -109,13 +115,13 @@ impl Call {
     }
 
     /// The service of a node that takes part in a group.
-    fn service(&self) -> Result<Service, Box<Problem>> {
+    pub(super) fn service(&self) -> Result<Service, Box<Problem>> {
         let service = self.front.service()?;
         service.takes_part()?;
         Ok(service)
     }
 
-    fn origin(&self) -> Origin {
+    pub(super) fn origin(&self) -> Origin {
         Origin {
             request_id: self.id.clone(),
             authorization: self.parts.headers.get(standard::AUTHORIZATION).cloned(),
@@ -124,7 +130,10 @@ impl Call {
         }
     }
 
-    async fn body(&self, body: Body) -> Result<(bytes::Bytes, body::Share), Box<Problem>> {
+    pub(super) async fn body(
+        &self,
+        body: Body,
+    ) -> Result<(bytes::Bytes, body::Share), Box<Problem>> {
         let inner = &self.front.0;
         let bound = self.args_bound();
         inner
@@ -142,8 +151,22 @@ impl Call {
     }
 }
 
+/// A name that a function can have.
+pub(super) fn function_name(name: &str) -> Result<&str, Box<Problem>> {
+    let plain = |b: u8| b.is_ascii_alphanumeric() || b"_$.-".contains(&b);
+    if (1..=NAME_CHARS).contains(&name.len()) && name.bytes().all(plain) {
+        return Ok(name);
+    }
+    Err(Box::new(Problem::new(
+        404,
+        code::UNKNOWN_FUNCTION,
+        "No such function",
+        format!("a function's name has 1 to {NAME_CHARS} letters, digits, '_', '$', '.' or '-'"),
+    )))
+}
+
 /// What every call has: an id, its time, credentials, a partition, a log line, metrics.
-async fn serve(
+pub(super) async fn serve(
     front: Front,
     kind: Option<CallKind>,
     request: Request,
@@ -179,7 +202,7 @@ async fn serve(
 }
 
 /// A handler whose future can cross threads.
-trait AsyncFnOnceSend: Send {
+pub(super) trait AsyncFnOnceSend: Send {
     fn run(self, call: Call, body: Body) -> impl Future<Output = Answer> + Send;
 }
 
@@ -235,6 +258,7 @@ fn outcome(answer: &Answer) -> CallOutcome {
         }
         Ok(response) => match response.status() {
             status if status.is_success() => CallOutcome::Ok,
+            StatusCode::NOT_MODIFIED => CallOutcome::Ok,
             // A fault that became a receipt, or the leader's own refusal.
             status if status.is_client_error() => CallOutcome::Fault,
             _ => CallOutcome::Failed,
@@ -267,17 +291,30 @@ async fn run_query(call: Call, body: Body) -> Answer {
     } else {
         (body::arguments(args_parameter(&call)?.as_bytes())?, None)
     };
+    let args =
+        canonical(&args).map_err(|why| malformed(format!("the arguments are wrong: {why}")))?;
     let service = call.service()?;
     let answer = service
         .reader
-        .query(name, args, class, call.deadline)
+        .query(&name, &args, class, call.deadline)
         .await?;
-    let mut response = json(StatusCode::OK, answer.result);
+    // What is no printable text names no result.
+    let named = call.parts.headers.get_all(standard::IF_NONE_MATCH).iter();
+    let mut named = named.filter_map(|value| value.to_str().ok());
+    let mut response = match named.any(|value| is_named(value, answer.etag)) {
+        false => json(StatusCode::OK, answer.result),
+        true => {
+            let mut response = Response::new(Body::empty());
+            *response.status_mut() = StatusCode::NOT_MODIFIED;
+            response
+        }
+    };
     let headers = response.headers_mut();
     set(headers, header::REQUEST_ID, &call.id);
     set(headers, header::REVISION, answer.revision);
     set(headers, header::DEPLOYMENT, answer.deployment);
     set(headers, header::READ_SERVED, class);
+    set(headers, standard::ETAG.as_str(), answer.etag);
     let vary = HeaderValue::from_static("authorization, flower-read");
     headers.insert(standard::VARY, vary);
     headers.insert(
@@ -471,8 +508,8 @@ fn stored(key: &IdempotencyKey, receipt: &Receipt) -> Response {
     response
 }
 
-fn json(status: StatusCode, body: String) -> Response {
-    let mut response = Response::new(Body::from(body));
+pub(super) fn json(status: StatusCode, body: impl Into<Body>) -> Response {
+    let mut response = Response::new(body.into());
     *response.status_mut() = status;
     let kind = HeaderValue::from_static("application/json");
     response.headers_mut().insert(standard::CONTENT_TYPE, kind);
@@ -480,7 +517,7 @@ fn json(status: StatusCode, body: String) -> Response {
 }
 
 /// The leader's answer, with the headers that are of this API.
-fn passed_on(answer: Forwarded) -> Response {
+pub(super) fn passed_on(answer: Forwarded) -> Response {
     let mut response = Response::new(Body::from(answer.body));
     *response.status_mut() = answer.status;
     let ours = |name: &str| {

@@ -5,9 +5,11 @@
 mod admin;
 mod body;
 mod calls;
+mod cors;
 mod health;
 mod problem;
 mod server;
+mod watch;
 
 use std::{
     net::SocketAddr,
@@ -74,6 +76,7 @@ impl Front {
         metrics: Arc<Metrics>,
         settings: ServeSettings,
     ) -> Self {
+        let stall = Duration::from_millis(settings.watches.stall_ms);
         let front = Self(Arc::new(Inner {
             env: env.clone(),
             tokens,
@@ -85,7 +88,7 @@ impl Front {
             leaving: AtomicBool::new(false),
             stopped: tokio::sync::Mutex::new(false),
             ids: parking_lot::Mutex::new(env.seeds.child("request ids").rng()),
-            doors: Doors::default(),
+            doors: Doors::new(stall),
             bodies: body::Budget::default(),
         }));
         let judged = front.clone();
@@ -154,6 +157,10 @@ impl Front {
     /// Takes no new connections, tells the open ones to go away, and returns when their calls
     /// are done or `limit` has passed.
     pub async fn close(&self, limit: Duration) {
+        if let Some(service) = self.running() {
+            // An open stream would keep its connection.
+            service.watches.end();
+        }
         self.0.doors.close(&self.0.env, limit).await;
     }
 

@@ -4,7 +4,7 @@ use std::fmt::Display;
 
 use axum::{body::Body, response::Response};
 use flower_api::wire::{Problem, code, header};
-use http::{HeaderName, HeaderValue, StatusCode, header as standard};
+use http::{HeaderValue, StatusCode, header as standard};
 
 /// The answer that carries a problem.
 pub(super) fn respond(mut problem: Problem, request_id: &str) -> Response {
@@ -39,7 +39,7 @@ pub(super) fn respond(mut problem: Problem, request_id: &str) -> Response {
 /// Sets a header; a value that cannot be one is left out.
 pub(super) fn set(headers: &mut http::HeaderMap, name: &'static str, value: impl Display) {
     if let Ok(value) = HeaderValue::try_from(value.to_string()) {
-        headers.insert(HeaderName::from_static(name), value);
+        headers.insert(name, value);
     }
 }
 

@@ -49,11 +49,14 @@ pub(super) struct Doors {
     closing: CancellationToken,
     /// Taken by `close`.
     graceful: Arc<Mutex<Option<GracefulShutdown>>>,
+    /// A connection that takes nothing for so long is closed.
+    stall: Duration,
 }
 
-impl Default for Doors {
-    fn default() -> Self {
+impl Doors {
+    pub(super) fn new(stall: Duration) -> Self {
         Self {
+            stall,
             closing: CancellationToken::new(),
             graceful: Arc::new(Mutex::new(Some(GracefulShutdown::new()))),
         }
@@ -70,7 +73,7 @@ impl Doors {
         router: Router,
     ) {
         let (closing, world) = (self.closing.clone(), env.clone());
-        let graceful = self.graceful.clone();
+        let (graceful, stall) = (self.graceful.clone(), self.stall);
         let role = match api {
             Api::Client => "client port",
             Api::Admin => "admin port",
@@ -84,7 +87,7 @@ impl Doors {
                     () = closing.cancelled() => break,
                     accepted = next(&world, &mut *listener, &room) => accepted,
                 };
-                let stream = TokioIo::new(Prompt::new(&world, stream));
+                let stream = TokioIo::new(Prompt::new(&world, stream, stall));
                 let service = TowerToHyperService::new(router.clone());
                 let connection = builder().serve_connection(stream, service).into_owned();
                 let Some(watcher) = graceful.lock().as_ref().map(GracefulShutdown::watcher) else {
@@ -156,19 +159,45 @@ fn builder() -> auto::Builder<TokioExecutor> {
 }
 
 /// A connection that must say something soon: which HTTP it speaks is told by its first
-/// bytes, and nothing else limits the wait for them.
+/// bytes, and nothing else limits the wait for them. And it must take what is written to it:
+/// nothing else limits that either.
 struct Prompt {
+    env: Env,
     stream: Box<dyn ByteStream>,
     seen: usize,
     late: Fut<'static, ()>,
+    stall: Duration,
+    /// Since something could not be written.
+    stuck: Option<Fut<'static, ()>>,
 }
 
 impl Prompt {
-    fn new(env: &Env, stream: Box<dyn ByteStream>) -> Self {
+    fn new(env: &Env, stream: Box<dyn ByteStream>, stall: Duration) -> Self {
         Self {
+            env: env.clone(),
+            stall,
+            stuck: None,
             stream,
             seen: 0,
             late: env.sleep(HEADER_LIMIT),
+        }
+    }
+
+    /// Ends a write that waits for too long.
+    fn unstuck<T>(
+        &mut self,
+        cx: &mut Context<'_>,
+        written: Poll<io::Result<T>>,
+    ) -> Poll<io::Result<T>> {
+        if written.is_ready() {
+            self.stuck = None;
+            return written;
+        }
+        let (env, stall) = (&self.env, self.stall);
+        let stuck = self.stuck.get_or_insert_with(|| env.sleep(stall));
+        match stuck.as_mut().poll(cx) {
+            Poll::Ready(()) => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
+            Poll::Pending => Poll::Pending,
         }
     }
 }
@@ -201,10 +230,12 @@ impl AsyncWrite for Prompt {
         cx: &mut Context<'_>,
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, buf)
+        let written = Pin::new(&mut self.stream).poll_write(cx, buf);
+        self.unstuck(cx, written)
     }
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
+        let flushed = Pin::new(&mut self.stream).poll_flush(cx);
+        self.unstuck(cx, flushed)
     }
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_shutdown(cx)

@@ -31,6 +31,14 @@ pub struct Observed {
     pub page_caches: Vec<(&'static str, CacheUse)>,
     /// Parsed values.
     pub value_cache: Option<CacheUse>,
+    /// Keys written lately, bytes.
+    pub recent_bytes: Option<u64>,
+    /// Results of queries.
+    pub query_cache: Option<CacheUse>,
+    /// Evaluations of queries.
+    pub query_evaluations: Option<u64>,
+    /// Watches.
+    pub watches: Option<crate::watch::WatchStats>,
     /// Files: `state`, `raft`.
     pub files: Vec<(&'static str, FileUse)>,
     /// Records by class of key.

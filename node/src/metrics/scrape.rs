@@ -137,6 +137,8 @@ fn memory(scrape: &mut Scrape, report: &Report, observed: &Observed) {
             ("log-page-cache", plan.log_page_cache_bytes),
             ("page-cache", plan.page_cache_bytes),
             ("value-cache", plan.value_cache_bytes),
+            ("recent-writes", plan.recent_bytes),
+            ("query-cache", plan.query_cache_bytes),
             ("headroom", plan.headroom_bytes),
         ] {
             scrape.set("flower_memory_plan_bytes", &[part], bytes as f64);
@@ -158,6 +160,21 @@ fn memory(scrape: &mut Scrape, report: &Report, observed: &Observed) {
         scrape.number("flower_value_cache_bytes", cache.bytes);
         scrape.known("flower_value_cache_hits_total", cache.hits);
         scrape.known("flower_value_cache_misses_total", cache.misses);
+    }
+    scrape.known("flower_recent_writes_bytes", observed.recent_bytes);
+    if let Some(cache) = &observed.query_cache {
+        scrape.number("flower_query_cache_bytes", cache.bytes);
+        scrape.known("flower_query_cache_hits_total", cache.hits);
+        scrape.known("flower_query_cache_misses_total", cache.misses);
+        scrape.known("flower_query_cache_evictions_total", cache.evictions);
+    }
+    let evaluations = observed.query_evaluations;
+    scrape.known("flower_query_evaluations_total", evaluations);
+    if let Some(watches) = &observed.watches {
+        scrape.number("flower_watches", watches.open);
+        scrape.number("flower_watched_queries", watches.queries);
+        scrape.number("flower_watch_steps_total", watches.steps);
+        scrape.number("flower_watch_bytes", watches.bytes);
     }
     scrape.number("flower_javascript_heap_bytes", footprint.javascript_bytes);
     scrape.known("flower_javascript_workers_stuck", observed.workers_stuck);

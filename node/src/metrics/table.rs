@@ -219,6 +219,52 @@ pub const METRICS: &[Metric] = &[
         "Values read from the state.",
     ),
     gauge(
+        "flower_recent_writes_bytes",
+        &[],
+        "Keys written lately, kept in memory.",
+    ),
+    gauge(
+        "flower_query_cache_bytes",
+        &[],
+        "Results of queries kept in memory, with what they read.",
+    ),
+    counter(
+        "flower_query_cache_hits_total",
+        &[],
+        "Queries answered with a result that still holds.",
+    ),
+    counter(
+        "flower_query_cache_misses_total",
+        &[],
+        "Queries whose result had to be evaluated.",
+    ),
+    counter(
+        "flower_query_cache_evictions_total",
+        &[],
+        "Results that made room for others.",
+    ),
+    counter(
+        "flower_query_evaluations_total",
+        &[],
+        "Evaluations of queries, for calls and for watches.",
+    ),
+    gauge("flower_watches", &[], "Watches that are open."),
+    gauge(
+        "flower_watched_queries",
+        &[],
+        "Distinct queries that are watched.",
+    ),
+    counter(
+        "flower_watch_steps_total",
+        &[],
+        "Steps sent to the clients of watches.",
+    ),
+    gauge(
+        "flower_watch_bytes",
+        &[],
+        "Names and arguments of watches, and frames that wait or are being written.",
+    ),
+    gauge(
         "flower_javascript_heap_bytes",
         &[],
         "Heaps of all JavaScript workers.",

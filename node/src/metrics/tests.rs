@@ -99,6 +99,15 @@ fn observed() -> Observed {
     Observed {
         page_caches: vec![("state", cache), ("raft", cache)],
         value_cache: Some(cache),
+        recent_bytes: Some(1),
+        query_cache: Some(cache),
+        query_evaluations: Some(5),
+        watches: Some(crate::watch::WatchStats {
+            open: 1,
+            queries: 2,
+            steps: 3,
+            bytes: 4,
+        }),
         files: vec![("state", file), ("raft", file)],
         records: vec![("data", 7)],
         receipt_bytes: Some(1),

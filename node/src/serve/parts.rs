@@ -57,13 +57,17 @@ pub(crate) fn parts(prepared: Prepared) -> Result<Parts, Fatal> {
         },
         consensus: ConsensusSettings {
             snapshot_after_log_bytes: config.snapshot_after_log_bytes,
+            recent_bytes: plan.recent_bytes,
             ..ConsensusSettings::new(at(config.ports.peer), tokens.clone())
         },
     };
     Ok(Parts {
         env,
         node,
-        serve: ServeSettings::from(&config),
+        serve: ServeSettings {
+            query_cache_bytes: plan.query_cache_bytes,
+            ..ServeSettings::from(&config)
+        },
         client: at(config.ports.client),
         admin: at(config.ports.admin),
         tokens,

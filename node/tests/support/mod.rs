@@ -1,6 +1,9 @@
 //! Whole nodes on loopback, and a small HTTP client.
 #![allow(dead_code, clippy::disallowed_methods)]
 
+pub mod group;
+mod watch;
+
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use bytes::Bytes;
@@ -29,6 +32,9 @@ use hyper_util::{
     rt::TokioExecutor,
 };
 use serde_json::{Value, json};
+
+#[allow(unused_imports)]
+pub use watch::{Event, Watch};
 
 /// A node in a directory of its own.
 pub struct TestNode {
@@ -103,6 +109,19 @@ impl Http {
         headers: &[(&str, &str)],
         body: impl Into<Bytes>,
     ) -> Got {
+        let sent = self.try_send(at, method, path, headers, body).await;
+        sent.expect("an answer")
+    }
+
+    /// Nothing when the connection breaks.
+    pub async fn try_send(
+        &self,
+        at: SocketAddr,
+        method: Method,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: impl Into<Bytes>,
+    ) -> Option<Got> {
         let mut request = Request::builder()
             .method(method)
             .uri(format!("http://{at}{path}"));
@@ -110,12 +129,12 @@ impl Http {
             request = request.header(*name, *value);
         }
         let request = request.body(Full::new(body.into())).unwrap();
-        let (head, body) = self.client.request(request).await.unwrap().into_parts();
-        Got {
+        let (head, body) = self.client.request(request).await.ok()?.into_parts();
+        Some(Got {
             status: head.status,
             headers: head.headers,
-            body: body.collect().await.unwrap().to_bytes(),
-        }
+            body: body.collect().await.ok()?.to_bytes(),
+        })
     }
 
     pub async fn mutate(&self, name: &str, key: &str, args: Value) -> Got {

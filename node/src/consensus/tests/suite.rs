@@ -29,7 +29,9 @@ impl StoreBuilder<Types, LogStore, StateStore, tempfile::TempDir> for Builder {
         let (state, _) = State::open(disk.clone(), 1 << 20, 1 << 20).unwrap();
         let env = Env::real(disk).unwrap();
         let log = FlushedLog::new(&env, log);
-        let state = StateStore::new(&env, state, log.clone()).await.unwrap();
+        let state = StateStore::new(&env, state, log.clone(), 1 << 20)
+            .await
+            .unwrap();
         state.forget_log();
         Ok((dir, LogStore::without_state(log), state))
     }
