@@ -155,7 +155,7 @@ impl Api {
         let exchange = async {
             let response = self.client.request(request).await.map_err(|e| {
                 if e.is_connect() {
-                    not_sent(root(&e))
+                    not_sent(not_connected(&e))
                 } else {
                     lost(causes(&e))
                 }
@@ -187,6 +187,19 @@ fn causes(error: &dyn std::error::Error) -> String {
         next = cause.source();
     }
     text
+}
+
+/// What `why` begins with when the host's name is not known here.
+pub(crate) const UNRESOLVED: &str = "the name cannot be resolved";
+
+fn not_connected(error: &(dyn std::error::Error + 'static)) -> String {
+    let chain = std::iter::successors(Some(error), |e| e.source());
+    // The connector's own word: the system's error behind it has no kind.
+    let unresolved = chain.map(ToString::to_string).any(|e| e == "dns error");
+    match unresolved {
+        true => format!("{UNRESOLVED}: {}", root(error)),
+        false => root(error),
+    }
 }
 
 /// The first cause: for a connection that was not made the others only repeat it.
@@ -222,6 +235,17 @@ mod tests {
             assert!(Api::new(bad, None).is_err(), "{bad}");
         }
         assert!(Api::new("http://h:1", Some("a\nb")).is_err());
+    }
+
+    #[tokio::test]
+    async fn a_name_that_is_not_known_is_told_apart() {
+        let api = Api::new("http://no-such-host.invalid:1", None).unwrap();
+        let limit = Duration::from_secs(30);
+        let sent = api.send(Method::GET, "/", &[], Bytes::new(), limit).await;
+        let Err(NoAnswer::NotSent { why, .. }) = sent else {
+            panic!("{sent:?}")
+        };
+        assert!(why.starts_with(UNRESOLVED), "{why}");
     }
 
     #[tokio::test]

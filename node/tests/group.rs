@@ -10,6 +10,7 @@ use flower_api::{
     admin::{AddLearner, OfMember, path},
     report::Role,
 };
+use flower_node::service::ServeSettings;
 use serde_json::{Value, json};
 use support::{TestNode, no_fence, quick, until};
 
@@ -42,7 +43,12 @@ async fn step(leader: &TestNode, at: &str, call: &impl serde::Serialize) {
 async fn group() -> Vec<TestNode> {
     let mut nodes = Vec::new();
     for _ in 0..3 {
-        nodes.push(TestNode::fresh(quick()).await);
+        let serve = ServeSettings {
+            // No port: whom a follower looks for is not there.
+            admin_above_peer: -70_000,
+            ..quick()
+        };
+        nodes.push(TestNode::fresh(serve).await);
     }
     nodes[0].bootstrap(3).await.ok();
     for node in &nodes[1..] {
@@ -104,6 +110,21 @@ async fn any_node_takes_calls_and_keys_survive_the_leader() {
     }
     // What a follower does not lead it does not do.
     let refused = nodes[1].http.admin_post(path::FORMED, &no_fence()).await;
+    assert_eq!(refused.problem(), (409, "not-leader".into()));
+    // A bundle it sends on, and says so when the leader cannot be reached.
+    let refused = nodes[1].http.deploy(APP).await;
+    assert_eq!(refused.problem(), (503, "not-leader".into()));
+    let leader = member(&nodes[0]).to_string();
+    assert!(
+        refused.json()["detail"].to_string().contains(&leader),
+        "{refused:?}"
+    );
+    // A call that was sent on goes no further.
+    let call = json!({ "fence": {}, "source": APP }).to_string();
+    let (to, sent_on) = (&nodes[1].http, [("flower-forwarded-by", "1")]);
+    let refused = to
+        .send(to.admin, http::Method::POST, path::DEPLOY, &sent_on, call)
+        .await;
     assert_eq!(refused.problem(), (409, "not-leader".into()));
 
     // Clients of the followers see no failed call while leadership moves and the old leader
