@@ -10,19 +10,28 @@ function isObject(value) {
   return typeof value === "object" && value !== null && !Array.isArray(value);
 }
 
+// `wrong` is what is wrong with the type: it is told where the type is used, by name.
 class Type {
-  constructor(spec) {
+  constructor(spec, wrong) {
     this.spec = Object.freeze(spec);
+    this.wrong = wrong;
     Object.freeze(this);
   }
   optional() {
-    return this.spec.type === "optional" ? this : new Type({ type: "optional", inner: this.spec });
+    if (this.spec.type === "optional") return this;
+    return new Type({ type: "optional", inner: this.spec }, this.wrong);
   }
 }
 
-function specOf(type, where) {
-  if (type instanceof Type) return type.spec;
+function typeOf(type, where) {
+  if (type instanceof Type) return type;
   throw new TypeError(`${where} is not a type: use t.text(), t.int() and so on`);
+}
+
+function specOf(type, where) {
+  const { spec, wrong } = typeOf(type, where);
+  if (wrong !== undefined) throw new TypeError(`${where}: ${wrong}`);
+  return spec;
 }
 
 function fieldsOf(fields, where) {
@@ -30,27 +39,65 @@ function fieldsOf(fields, where) {
   return Object.keys(fields).map((name) => [name, specOf(fields[name], `${where}.${name}`)]);
 }
 
-function given(spec) {
+function given(spec, wrong) {
   for (const key of Object.keys(spec)) if (spec[key] === undefined) delete spec[key];
-  return new Type(spec);
+  return new Type(spec, wrong);
+}
+
+function shown(...values) {
+  const text = (value) => (typeof value === "number" ? String(value) : JSON.stringify(value));
+  return values.map(text).join(", ").substring(0, 80);
+}
+
+function wrongBounds(call, what, least, ...bounds) {
+  const fits = (n) => n === undefined || n === null || (Number.isSafeInteger(n) && n >= least);
+  return bounds.every(fits) ? undefined : `${call} is not allowed: ${what}`;
+}
+
+function textOf(max) {
+  const what = "the greatest number of characters is a whole number, at least 0";
+  return given({ type: "text", max }, wrongBounds(`t.text(${shown(max)})`, what, 0, max));
+}
+
+function intOf(min, max) {
+  const what = "least and greatest value are whole numbers within ±(2^53 - 1)";
+  return given({ type: "int", min, max }, wrongBounds(`t.int(${shown(min, max)})`, what, -Infinity, min, max));
+}
+
+function oneOf(...values) {
+  const fits = values.length > 0 && values.every((value) => typeof value === "string");
+  const wrong = `t.oneOf(${shown(...values)}) is not allowed: it takes at least one text, as t.oneOf("a", "b")`;
+  return given({ type: "oneOf", values }, fits ? undefined : wrong);
+}
+
+function listOf(item, max) {
+  const { spec, wrong } = typeOf(item, "the item of t.list");
+  const what = "the greatest number of items is a whole number, at least 0";
+  const call = `t.list(…, ${shown(max)})`;
+  return given({ type: "list", item: spec, max }, wrong ?? wrongBounds(call, what, 0, max));
+}
+
+function recordOf(fields) {
+  if (!isObject(fields)) throw new TypeError("the fields of t.record must be an object of types");
+  const types = Object.keys(fields).map((name) => [name, typeOf(fields[name], `the fields of t.record.${name}`)]);
+  const bad = types.find(([, type]) => type.wrong !== undefined);
+  const spec = { type: "record", fields: types.map(([name, type]) => [name, type.spec]) };
+  return given(spec, bad && `${bad[0]}: ${bad[1].wrong}`);
 }
 
 /** Types of fields, arguments and results. */
 export const t = Object.freeze({
   id: (table) => given({ type: "id", table: String(table?.name ?? table) }),
-  text: (max) => given({ type: "text", max }),
-  int: (min, max) => given({ type: "int", min, max }),
+  text: textOf,
+  int: intOf,
   number: () => given({ type: "number" }),
   bool: () => given({ type: "bool" }),
   time: () => given({ type: "time" }),
   json: () => given({ type: "json" }),
-  oneOf: (...values) => given({ type: "oneOf", values }),
-  list: (item, max) => given({ type: "list", item: specOf(item, "the item of t.list"), max }),
-  record: (fields) => given({ type: "record", fields: fieldsOf(fields, "the fields of t.record") }),
-  optional: (type) => {
-    specOf(type, "the argument of t.optional");
-    return type.optional();
-  },
+  oneOf,
+  list: listOf,
+  record: recordOf,
+  optional: (type) => typeOf(type, "the argument of t.optional").optional(),
 });
 
 function indexesOf(name, indexes) {

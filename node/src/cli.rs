@@ -15,7 +15,7 @@ mod check;
 mod deploy;
 mod failure;
 mod footprint;
-mod print;
+pub(crate) mod print;
 mod progress;
 mod status;
 mod target;
@@ -32,6 +32,7 @@ Exit codes:
   3   refused by the node, or the function ended with a fault
   4   the node cannot be reached or does not answer; a `call` was not sent
   5   nobody knows whether it happened: run it again with the same --key
+  141 whoever read the output has gone
   70  `serve` ended by an error that it cannot go on after";
 
 /// Flower, a replicated application database: runs its nodes and talks to them.
@@ -125,7 +126,9 @@ pub fn run() -> ExitCode {
         }
         Command::Dev(args) => return crate::dev::run(args, output == Output::Json),
         Command::Completions { shell } => {
-            clap_complete::generate(shell, &mut command(), "flower", &mut std::io::stdout());
+            let mut text = Vec::new();
+            clap_complete::generate(shell, &mut command(), "flower", &mut text);
+            print::line(String::from_utf8_lossy(&text).trim_end());
             Ok(())
         }
         Command::Check(args) => block_on(check::check(args, output)),

@@ -222,7 +222,7 @@ impl Api {
         let url = self.base.clone();
         self.client.request(request).await.map_err(|e| {
             if e.is_connect() {
-                let why = root(&e);
+                let why = not_connected(&e);
                 NoAnswer::NotSent { url, why }
             } else {
                 let why = causes(&e);
@@ -268,6 +268,19 @@ fn causes(error: &dyn std::error::Error) -> String {
     text
 }
 
+/// What `why` begins with when the host's name is not known here.
+pub(crate) const UNRESOLVED: &str = "the name cannot be resolved";
+
+fn not_connected(error: &(dyn std::error::Error + 'static)) -> String {
+    let chain = std::iter::successors(Some(error), |e| e.source());
+    // The connector's own word: the system's error behind it has no kind.
+    let unresolved = chain.map(ToString::to_string).any(|e| e == "dns error");
+    match unresolved {
+        true => format!("{UNRESOLVED}: {}", root(error)),
+        false => root(error),
+    }
+}
+
 /// The first cause: for a connection that was not made the others only repeat it.
 fn root(error: &dyn std::error::Error) -> String {
     let mut deepest = error;
@@ -301,6 +314,17 @@ mod tests {
             assert!(Api::new(bad, None).is_err(), "{bad}");
         }
         assert!(Api::new("http://h:1", Some("a\nb")).is_err());
+    }
+
+    #[tokio::test]
+    async fn a_name_that_is_not_known_is_told_apart() {
+        let api = Api::new("http://no-such-host.invalid:1", None).unwrap();
+        let limit = Duration::from_secs(30);
+        let sent = api.send(Method::GET, "/", &[], Bytes::new(), limit).await;
+        let Err(NoAnswer::NotSent { why, .. }) = sent else {
+            panic!("{sent:?}")
+        };
+        assert!(why.starts_with(UNRESOLVED), "{why}");
     }
 
     #[tokio::test]

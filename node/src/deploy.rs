@@ -17,7 +17,7 @@ use crate::{
     env::{Fatal, Mono},
     prepare::bad_bundle,
     service::Service,
-    workers::{Isolates, Purpose},
+    workers::Isolates,
 };
 
 impl Service {
@@ -73,7 +73,7 @@ impl Service {
             move |isolates: &mut Isolates, deadline: &_| isolates.inspect(&inspected, deadline);
         let manifest = self
             .workers
-            .run(Purpose::Query, None, deadline, inspect)
+            .load(deadline, inspect)
             .await?
             .map_err(|why| Box::new(bad_bundle(&why.problems.join("; "))))?;
         let work = Work::Deploy {

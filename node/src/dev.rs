@@ -34,6 +34,8 @@ use say::Say;
 
 /// A laptop has other things to do with its memory.
 const MEMORY_BYTES: u64 = 512 * MIB;
+/// What the application writes, and what it throws, is what a developer looks for.
+const FILTER: &str = "error,openraft=off,app=info";
 /// How long the node may take to lead itself.
 const START: Duration = Duration::from_secs(30);
 
@@ -68,7 +70,7 @@ fn prepare(args: &DevArgs) -> Result<(Prepared, Option<tempfile::TempDir>), Stri
             (Some(made), path)
         }
     };
-    let filter = std::env::var("FLOWER_LOG").unwrap_or_else(|_| "error,openraft=off".to_owned());
+    let filter = std::env::var("FLOWER_LOG").unwrap_or_else(|_| FILTER.to_owned());
     let config = settings(&data, args.port, &filter, &Host::default())?;
     logging::start(config.log_format, &config.log_filter).map_err(|e| e.to_string())?;
     Ok((Prepared::new(config, Host::default())?, folder))
@@ -106,7 +108,10 @@ async fn session(args: &DevArgs, prepared: Prepared, kept: bool, say: &Say) -> R
     let data = prepared.config.data.clone();
     let limits = prepared.config.limits;
     let mut signals = Signals::new().map_err(|e| e.to_string())?;
-    let parts = parts(prepared).map_err(|e| e.to_string())?;
+    // A person who starts it twice wants to know at once.
+    let parts = parts(prepared, Duration::ZERO)
+        .await
+        .map_err(|e| e.to_string())?;
     let tasks = parts.env.tasks.clone();
     let running = Running::start(parts).await.map_err(|e| e.to_string())?;
     let admin = Endpoint(format!("http://127.0.0.1:{}", ports.admin));

@@ -172,7 +172,7 @@ fn not_recovered() -> Problem {
 
 fn behind(min: Revision) -> Problem {
     Problem::new(
-        503,
+        504,
         code::TIMEOUT,
         "Timeout",
         format!(

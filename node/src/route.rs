@@ -119,6 +119,35 @@ impl Router {
         }
     }
 
+    /// Deploys at the leader when another node leads: sends the call on, one hop. `None` when
+    /// this node leads, nobody does, or the call was sent on already: then it is for this node
+    /// to answer.
+    pub async fn deploy_there(
+        &self,
+        call: &Bytes,
+        origin: &Origin,
+        admin_above_peer: i32,
+    ) -> Option<Result<admin::Deployed, Box<Problem>>> {
+        let leader = match self.next() {
+            Next::To(leader) if !origin.forwarded => leader,
+            _ => return None,
+        };
+        let Some(at) = admin_address(&leader.address, admin_above_peer) else {
+            return Some(Err(Box::new(unreached(&leader, &leader.address))));
+        };
+        let (path, left) = (admin::path::DEPLOY, self.left(origin));
+        let request = onward(&Method::POST, path, origin, &at, left, call.clone());
+        Some(match self.forwarder.send(request, origin.deadline).await {
+            Ok(answer) if answer.status.is_success() => {
+                serde_json::from_slice(&answer.body).map_err(|_| Box::new(undeployed(&leader, &at)))
+            }
+            Ok(answer) => Err(serde_json::from_slice(&answer.body)
+                .unwrap_or_else(|_| Box::new(undeployed(&leader, &at)))),
+            Err(NoAnswer::NotSent) => Err(Box::new(unreached(&leader, &at))),
+            Err(NoAnswer::Broken) => Err(Box::new(undeployed(&leader, &at))),
+        })
+    }
+
     /// Does a work that only the leader does; never sent on.
     ///
     /// # Errors
@@ -290,6 +319,44 @@ fn onward(
     request.body(Full::new(body)).unwrap_or_default()
 }
 
+/// The admin API of the node with this peer address: its port is as far above the peers' as it
+/// is here.
+fn admin_address(peer: &str, above: i32) -> Option<String> {
+    let (host, port) = peer.rsplit_once(':')?;
+    let port = i32::from(port.parse::<u16>().ok()?).checked_add(above)?;
+    let port = u16::try_from(port).ok().filter(|port| *port > 0)?;
+    Some(format!("{host}:{port}"))
+}
+
+/// The code is of a node that does not lead: whoever asks may reach the leader itself.
+fn unreached(leader: &LeaderInfo, at: &str) -> Problem {
+    Problem::new(
+        503,
+        admin::code::NOT_LEADER,
+        "This node does not lead",
+        format!(
+            "member {} leads, and its admin API at {at} cannot be reached from this node; nothing \
+             was deployed",
+            leader.member
+        ),
+    )
+    .retryable()
+}
+
+fn undeployed(leader: &LeaderInfo, at: &str) -> Problem {
+    Problem::new(
+        504,
+        code::TIMEOUT,
+        "Outcome unknown",
+        format!(
+            "the call was sent on to member {}, which leads, at {at}, and there is no answer; \
+             deploy again, which changes nothing when it is done already",
+            leader.member
+        ),
+    )
+    .unknown()
+}
+
 /// A refusal after an attempt whose outcome is not known does not make it known.
 fn still(problem: Box<Problem>, maybe: bool) -> Box<Problem> {
     let keyed = [code::KEY_REUSED, code::KEY_EXPIRED];
@@ -319,4 +386,22 @@ fn no_quorum() -> Problem {
          nothing happened",
     )
     .retryable()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_admin_api_is_on_the_same_host() {
+        for (peer, above, expected) in [
+            ("db-0.peers:7701", 1, Some("db-0.peers:7702")),
+            ("[::1]:9001", -2, Some("[::1]:8999")),
+            ("db", 1, None),
+            ("db:65535", 1, None),
+            ("db:1", -1, None),
+        ] {
+            assert_eq!(admin_address(peer, above).as_deref(), expected, "{peer}");
+        }
+    }
 }

@@ -6,7 +6,7 @@
 mod parts;
 mod signals;
 
-use std::{process::ExitCode, sync::Arc};
+use std::{process::ExitCode, sync::Arc, time::Duration};
 
 use flower_api::{
     limits::MIB,
@@ -137,6 +137,9 @@ pub(crate) fn runtime() -> Result<tokio::runtime::Runtime, String> {
     runtime.map_err(|e| format!("the runtime cannot start: {e}"))
 }
 
+/// How long a node waits for the end of a process that holds its data.
+const LOCK_PATIENCE: Duration = Duration::from_secs(30);
+
 /// Runs a node until a signal or a fatal error.
 pub fn run(matches: &clap::ArgMatches) -> ExitCode {
     let host = Host::default();
@@ -170,7 +173,13 @@ pub fn run(matches: &clap::ArgMatches) -> ExitCode {
 
 async fn until_stopped(prepared: Prepared) -> Result<(), Fatal> {
     let mut signals = Signals::new()?;
-    let parts = parts(prepared)?;
+    let parts = tokio::select! {
+        parts = parts(prepared, LOCK_PATIENCE) => parts?,
+        name = signals.next() => {
+            tracing::info!(signal = name, "stopped while another process held the data");
+            return Ok(());
+        }
+    };
     let tasks = parts.env.tasks.clone();
     let running = tokio::select! {
         running = Running::start(parts) => running?,

@@ -50,6 +50,8 @@ pub struct ServeSettings {
     pub retention_ms: u64,
     /// How long a call may take in all, waiting for a leader included.
     pub deadline: Duration,
+    /// How far the admin port is above the peers', on every node of the group.
+    pub admin_above_peer: i32,
     /// How long a stopping node goes on serving after it turned unready.
     pub stop_grace: Duration,
     /// Results of queries that are kept, bytes.
@@ -69,6 +71,7 @@ impl Default for ServeSettings {
             workers: 2,
             retention_ms: limits::RECEIPT_RETENTION_MS,
             deadline: Duration::from_secs(10),
+            admin_above_peer: 1,
             stop_grace: Duration::from_secs(5),
             query_cache_bytes: limits::QUERY_CACHE_BYTES,
             watches: WatchLimits::default(),
@@ -99,6 +102,7 @@ impl From<&crate::config::Config> for ServeSettings {
             queue: calls.queue as usize,
             workers: config.workers,
             retention_ms: config.receipt_retention_ms,
+            admin_above_peer: i32::from(config.ports.admin) - i32::from(config.ports.peer),
             stop_grace: Duration::from_millis(config.stop_grace_ms),
             watches: config.watches,
             cors: config.cors.clone(),

@@ -11,7 +11,10 @@ use std::{
     time::Duration,
 };
 
-use flower_api::wire::{Problem, code};
+use flower_api::{
+    admin,
+    wire::{Problem, code},
+};
 use flower_engine::{
     BundleError, CallError, Deadline, Evaluated, Isolate, Limits, ReadSet, Stamp, View, ViewError,
     deploy, js,
@@ -28,6 +31,16 @@ pub enum Purpose {
     Query,
     /// The preparation of mutations and deployments.
     Mutation,
+}
+
+/// A bundle is loaded once and may take so many times as long as a call.
+const LOAD_FACTOR: u64 = 10;
+
+/// How long a work may take, and what is said when it took longer.
+#[derive(Clone, Copy)]
+struct Wall {
+    ms: u64,
+    passed: fn(u64) -> Problem,
 }
 
 /// The workers. Cheap to clone.
@@ -181,6 +194,38 @@ impl Workers {
         deadline: Mono,
         work: impl FnOnce(&mut Isolates, &Deadline) -> T + Send + 'static,
     ) -> Result<T, Box<Problem>> {
+        let wall = Wall {
+            ms: self.0.limits.wall_ms,
+            passed: over_budget,
+        };
+        self.run_within(wall, purpose, bundle, deadline, work).await
+    }
+
+    /// Runs `work` that loads a bundle, which may take longer than a call of it.
+    ///
+    /// # Errors
+    /// As [`Workers::run`].
+    pub async fn load<T: Send + 'static>(
+        &self,
+        deadline: Mono,
+        work: impl FnOnce(&mut Isolates, &Deadline) -> T + Send + 'static,
+    ) -> Result<T, Box<Problem>> {
+        let wall = Wall {
+            ms: self.0.limits.wall_ms.saturating_mul(LOAD_FACTOR),
+            passed: load_too_slow,
+        };
+        self.run_within(wall, Purpose::Query, None, deadline, work)
+            .await
+    }
+
+    async fn run_within<T: Send + 'static>(
+        &self,
+        wall: Wall,
+        purpose: Purpose,
+        bundle: Option<&str>,
+        deadline: Mono,
+        work: impl FnOnce(&mut Isolates, &Deadline) -> T + Send + 'static,
+    ) -> Result<T, Box<Problem>> {
         let penalty = match bundle.map(|b| self.0.penalised.lock().contains(b)) {
             Some(true) => {
                 let wait = self.0.penalty.clone().acquire_owned();
@@ -191,7 +236,12 @@ impl Workers {
         };
         let slot = self.take(purpose, deadline).await?;
         let (tell, told) = oneshot::channel();
-        let supervised = self.clone().supervise(slot, work, tell);
+        // What the code writes to the log is told with the id of the caller's request.
+        let span = tracing::Span::current();
+        let work = move |isolates: &mut Isolates, deadline: &Deadline| {
+            span.in_scope(|| work(isolates, deadline))
+        };
+        let supervised = self.clone().supervise(slot, wall, work, tell);
         // Supervision goes on when the caller goes away.
         self.0.env.tasks.spawn_brief("evaluation", async move {
             supervised.await;
@@ -226,6 +276,7 @@ impl Workers {
     async fn supervise<T: Send + 'static>(
         self,
         slot: Slot,
+        wall: Wall,
         work: impl FnOnce(&mut Isolates, &Deadline) -> T + Send + 'static,
         tell: oneshot::Sender<Result<T, Box<Problem>>>,
     ) {
@@ -246,16 +297,17 @@ impl Workers {
         if self.0.env.lanes.submit(lane, Box::new(job)).is_err() {
             return;
         }
-        let wall = Duration::from_millis(self.0.limits.wall_ms);
-        match self.0.env.within(wall, &mut result).await {
+        let limit = Duration::from_millis(wall.ms);
+        match self.0.env.within(limit, &mut result).await {
             Some(Ok(value)) => {
                 let _ = tell.send(Ok(value));
             }
             Some(Err(_)) => {}
             None => {
                 flag.store(true, Ordering::Relaxed);
-                let _ = tell.send(Err(Box::new(over_budget(self.0.limits.wall_ms))));
-                if self.0.env.within(wall, result).await.is_none() {
+                let _ = tell.send(Err(Box::new((wall.passed)(wall.ms))));
+                let grace = Duration::from_millis(self.0.limits.wall_ms);
+                if self.0.env.within(grace, result).await.is_none() {
                     self.abandon(slot.worker);
                 }
             }
@@ -398,12 +450,26 @@ fn over_budget(wall_ms: u64) -> Problem {
     .setting("FLOWER_LIMIT_WALL_MS")
 }
 
+fn load_too_slow(wall_ms: u64) -> Problem {
+    Problem::new(
+        422,
+        admin::code::BAD_BUNDLE,
+        "The bundle is refused",
+        format!(
+            "loading the bundle took longer than {wall_ms} ms, {LOAD_FACTOR} times the time of a \
+             call; the application that runs is unchanged. Do less at the top level of the module"
+        ),
+    )
+    .setting("FLOWER_LIMIT_WALL_MS")
+}
+
 fn no_worker() -> Problem {
     Problem::new(
         504,
         code::TIMEOUT,
         "Timeout",
-        "no worker came free before the deadline; nothing happened",
+        "no worker came free before the deadline, and nothing happened; more workers run more \
+         calls at once",
     )
     .retryable()
     .setting("FLOWER_WORKERS")

@@ -17,6 +17,7 @@ use flower_engine::{
 };
 use rand::RngCore;
 use tokio::sync::{mpsc, oneshot, watch};
+use tracing::{Instrument, Span};
 
 use crate::{
     consensus::{Consensus, Leadership, ProposeError},
@@ -57,6 +58,8 @@ enum Message {
         work: Work,
         deadline: Mono,
         answer: oneshot::Sender<Result<Reply, Refusal>>,
+        /// The caller's.
+        span: Span,
     },
     InFlight {
         record_key: Bytes,
@@ -80,6 +83,7 @@ impl Writer {
             lane: Lane::new(settings),
             writer: writer.clone(),
             waiting: BTreeMap::new(),
+            spans: BTreeMap::new(),
             last_ticket: 0,
             led: None,
             epoch: 0,
@@ -101,6 +105,7 @@ impl Writer {
             work,
             deadline,
             answer,
+            span: Span::current(),
         };
         if self.inbox.send(message).is_err() {
             return Err(Refusal::NotLeading);
@@ -122,12 +127,28 @@ impl Writer {
     }
 }
 
+/// A caller, and the receipt's record key of the mutation that it is the first to call.
+struct Waiting {
+    answer: oneshot::Sender<Result<Reply, Refusal>>,
+    first_of: Option<Bytes>,
+}
+
+/// The receipt's record key of a mutation.
+fn record_key(work: &Work) -> Option<Bytes> {
+    match work {
+        Work::Mutate(call) => Some(call.scope.record_key(&call.key)),
+        _ => None,
+    }
+}
+
 /// Drives the lane.
 struct Driver {
     lane: Lane,
     parts: WriterParts,
     writer: Writer,
-    waiting: BTreeMap<Ticket, oneshot::Sender<Result<Reply, Refusal>>>,
+    waiting: BTreeMap<Ticket, Waiting>,
+    /// Spans of the callers whose mutations are under way, by the receipt's record key.
+    spans: BTreeMap<Bytes, Span>,
     last_ticket: u64,
     /// The leadership that the lane was last told of.
     led: Option<Leadership>,
@@ -220,10 +241,15 @@ impl Driver {
                 work,
                 deadline,
                 answer,
+                span,
             } => {
                 self.last_ticket += 1;
                 let ticket = Ticket(self.last_ticket);
-                self.waiting.insert(ticket, answer);
+                let first_of = record_key(&work).filter(|key| !self.spans.contains_key(key));
+                if let Some(key) = &first_of {
+                    self.spans.insert(key.clone(), span);
+                }
+                self.waiting.insert(ticket, Waiting { answer, first_of });
                 self.step(Event::Arrived {
                     ticket,
                     work,
@@ -287,7 +313,10 @@ impl Driver {
     fn answer(&mut self, ticket: Ticket, answer: Result<Reply, Refusal>) {
         if let Some(waiting) = self.waiting.remove(&ticket) {
             // A caller that went away needs no answer.
-            let _ = waiting.send(answer);
+            let _ = waiting.answer.send(answer);
+            if let Some(key) = waiting.first_of {
+                self.spans.remove(&key);
+            }
         }
     }
 
@@ -297,7 +326,9 @@ impl Driver {
         let (parts, writer) = (self.parts.clone(), self.writer.clone());
         let deadline = parts.env.clock.mono() + WORKER_LIMIT;
         let tasks = parts.env.tasks.clone();
-        tasks.clone().spawn_brief("preparation", async move {
+        let span = record_key(&work).and_then(|key| self.spans.get(&key).cloned());
+        let span = span.unwrap_or_else(Span::none);
+        let preparation = async move {
             let (consensus, retention_ms) = (parts.consensus.clone(), parts.retention_ms);
             let prepared = parts.workers.run(
                 Purpose::Mutation,
@@ -323,7 +354,9 @@ impl Driver {
                 outcome,
                 reads,
             });
-        });
+        };
+        let preparation = preparation.instrument(span);
+        self.parts.env.tasks.spawn_brief("preparation", preparation);
     }
 }
 

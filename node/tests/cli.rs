@@ -19,11 +19,16 @@ struct Dev {
 
 impl Dev {
     fn start(app: &str, data: Option<&str>) -> Self {
+        Self::start_with(app, data, Stdio::inherit())
+    }
+
+    fn start_with(app: &str, data: Option<&str>, log: Stdio) -> Self {
         let port = free_ports();
         let text = port.to_string();
         let mut args = vec!["--output", "json", "dev", app, "--port", &text];
         args.extend(data.iter().flat_map(|dir| ["--data", dir]));
-        let mut child = flower(&args).stdout(Stdio::piped()).spawn().unwrap();
+        let mut command = flower(&args);
+        let mut child = command.stdout(Stdio::piped()).stderr(log).spawn().unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap());
         Self {
             process: Process(child),
@@ -238,6 +243,67 @@ fn reloads(dev: &mut Dev, app: &str, url: &str) {
     dev.event("deployed");
     let found = json(&["query", "read", r#"{"key":"tea"}"#, "--url", url]);
     assert_eq!(found["result"], json!([7, "second"]));
+}
+
+const LOUD: &str = r#"
+import { mutation, query } from "@flower/sdk";
+export const boom = mutation({ args: {} }, () => { throw new Error("a secret of the log"); });
+export const quiet = query({ args: {} }, () => { console.log("a line of the app"); throw new Error("asked"); });
+"#;
+
+#[test]
+fn what_an_application_throws_and_writes_is_printed_with_the_request() {
+    let dir = tempfile::tempdir().unwrap();
+    let (app, log) = (dir.path().join("app.js"), dir.path().join("log"));
+    let app = app.to_str().unwrap();
+    std::fs::write(app, LOUD).unwrap();
+    let mut dev = Dev::start_with(app, None, std::fs::File::create(&log).unwrap().into());
+    dev.event("deployed");
+    for (verb, name, line) in [
+        ("call", "boom", "a secret of the log"),
+        ("query", "quiet", "asked"),
+        ("query", "quiet", "a line of the app"),
+    ] {
+        let all = ["--output", "json", verb, name, "--url", &dev.url];
+        let (code, said, _) = run(&all);
+        assert_eq!(code, 3, "{said}");
+        assert!(!said.contains(line), "{said}");
+        let said: Value = serde_json::from_str(&said).unwrap();
+        let id = said["error"]["problem"]["requestId"].as_str().unwrap();
+        let log = std::fs::read_to_string(&log).unwrap();
+        let told = log.lines().find(|l| l.contains(id) && l.contains(line));
+        assert!(told.is_some(), "{id} {line}\n{log}");
+    }
+    dev.stop();
+}
+
+#[test]
+fn a_reader_that_has_gone_ends_the_command_quietly() {
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let output = flower(&["completions", "bash"])
+        .stdout(writer)
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap()
+        .wait_with_output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(141));
+    assert_eq!(String::from_utf8(output.stderr).unwrap(), "");
+}
+
+#[test]
+fn a_node_waits_for_the_process_that_holds_its_data() {
+    let dir = tempfile::tempdir().unwrap();
+    let held = flower_store::RealDisk::open(dir.path().join("a")).unwrap();
+    let node = common::Node::start(dir.path(), "a", &[]);
+    common::eventually("it waits", || {
+        node.log()
+            .contains("another process holds the data")
+            .then_some(())
+    });
+    drop(held);
+    node.report("it has started", |_| true);
 }
 
 #[test]

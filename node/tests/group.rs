@@ -6,6 +6,7 @@ mod support;
 use std::time::Duration;
 
 use flower_api::{admin::path, report::Role};
+use flower_node::service::ServeSettings;
 use serde_json::{Value, json};
 use support::{
     group::{group, member, of, step},
@@ -41,7 +42,12 @@ async fn forty_bumps(http: support::Http, client: usize) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn any_node_takes_calls_and_keys_survive_the_leader() {
-    let mut nodes = group(APP, quick()).await;
+    let serve = ServeSettings {
+        // No port: whom a follower looks for is not there.
+        admin_above_peer: -70_000,
+        ..quick()
+    };
+    let mut nodes = group(APP, serve).await;
     for (i, node) in nodes.iter().enumerate() {
         let key = format!("k{i}");
         let got = node.http.mutate("bump", &key, bump(1)).await;
@@ -62,6 +68,21 @@ async fn any_node_takes_calls_and_keys_survive_the_leader() {
     }
     // What a follower does not lead it does not do.
     let refused = nodes[1].http.admin_post(path::FORMED, &no_fence()).await;
+    assert_eq!(refused.problem(), (409, "not-leader".into()));
+    // A bundle it sends on, and says so when the leader cannot be reached.
+    let refused = nodes[1].http.deploy(APP).await;
+    assert_eq!(refused.problem(), (503, "not-leader".into()));
+    let leader = member(&nodes[0]).to_string();
+    assert!(
+        refused.json()["detail"].to_string().contains(&leader),
+        "{refused:?}"
+    );
+    // A call that was sent on goes no further.
+    let call = json!({ "fence": {}, "source": APP }).to_string();
+    let (to, sent_on) = (&nodes[1].http, [("flower-forwarded-by", "1")]);
+    let refused = to
+        .send(to.admin, http::Method::POST, path::DEPLOY, &sent_on, call)
+        .await;
     assert_eq!(refused.problem(), (409, "not-leader".into()));
 
     // Clients of the followers see no failed call while leadership moves and the old leader

@@ -244,7 +244,7 @@ async fn read_classes_are_served_as_asked() {
     let late = http
         .send(http.calls, Method::POST, path, &soon, args.to_string())
         .await;
-    assert_eq!(late.problem(), (503, "timeout".into()));
+    assert_eq!(late.problem(), (504, "timeout".into()));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -290,6 +290,13 @@ async fn bad_requests_get_clear_refusals() {
             post(m, &[("idempotency-key", "a b")], b"{}".into()).await,
             problem(400, "malformed")
         );
+        for name in ["idempotency-key", "authorization"] {
+            assert_eq!(
+                post(m, &[(name, "a"), (name, "b")], b"{}".into()).await,
+                problem(400, "malformed"),
+                "{name}"
+            );
+        }
         let long = "k".repeat(256);
         assert_eq!(
             post(m, &[("idempotency-key", &long)], b"{}".into()).await,

@@ -121,6 +121,17 @@ fn three_nodes_lose_nothing() {
         }
     }
 
+    // A bundle is taken by any node: one that does not lead sends it to the leader.
+    let led = leader(&nodes, &[0, 1, 2]);
+    let follower = &nodes[(led + 1) % 3];
+    let call = Deploy {
+        fence: fence(&leads(&nodes[led])),
+        source: format!("{COUNTER}\n// sent through a follower\n"),
+        managed_by: None,
+    };
+    let deployed = wait(AdminClient::default().deploy(&follower.admin(), &call)).unwrap();
+    assert!(deployed.changed, "{deployed:?}");
+
     // Writers go on at each node while the leader is killed and started again.
     let done = Arc::new(AtomicBool::new(false));
     let writers: Vec<_> = nodes

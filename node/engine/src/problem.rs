@@ -20,6 +20,19 @@ pub(crate) fn too_large(what: &str, bytes: u64, limit: u64, setting: &str) -> Ca
     )
 }
 
+/// A fault is kept in a receipt as a whole; no setting allows a larger one.
+pub(crate) fn fault_too_large(what: &str, bytes: u64, limit: u64) -> CallError {
+    let detail = format!(
+        "{what} has {bytes} bytes of JSON; the limit is {limit}, because a fault is kept in a receipt"
+    );
+    CallError::Refused(Problem::new(
+        413,
+        code::TOO_LARGE,
+        "Something is too large",
+        detail,
+    ))
+}
+
 /// The arguments do not fit what the function declares.
 pub(crate) fn invalid_args(detail: impl Into<String>) -> Problem {
     Problem::new(

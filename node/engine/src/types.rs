@@ -119,7 +119,13 @@ fn check_int(
 ) {
     let number = number.unwrap_or(f64::NAN);
     if number.fract() != 0.0 || number.abs() > MAX_SAFE {
-        errors.add(pointer, "must be a whole number within ±(2^53 - 1)");
+        let range = match (min, max) {
+            (Some(min), Some(max)) => format!("from {min} to {max}"),
+            (Some(min), None) => format!("of at least {min}"),
+            (None, Some(max)) => format!("of at most {max}"),
+            (None, None) => "within ±(2^53 - 1)".to_owned(),
+        };
+        errors.add(pointer, format!("must be a whole number {range}"));
         return;
     }
     let whole = number as i64;

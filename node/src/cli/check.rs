@@ -95,45 +95,45 @@ async fn differences(at: &AdminTarget, manifest: &Manifest) -> Result<Against, F
 
 fn print(report: &Report) {
     let short: String = report.hash.chars().take(12).collect();
-    println!(
+    print::line(format_args!(
         "{short} loads: {} of {} as text, {} of {} as a heap",
         print::bytes(report.bytes as u64),
         print::bytes(report.bytes_limit),
         print::bytes(report.heap_bytes),
         print::bytes(report.heap_limit),
-    );
+    ));
     let names = |names: Vec<&String>| match names.is_empty() {
         true => "none".to_owned(),
         false => names.into_iter().cloned().collect::<Vec<_>>().join(", "),
     };
-    println!(
+    print::line(format_args!(
         "  tables: {}",
         names(report.manifest.tables.keys().collect())
-    );
-    println!(
+    ));
+    print::line(format_args!(
         "  functions: {}",
         names(report.manifest.functions.keys().collect())
-    );
+    ));
     for place in &report.whole_tables {
-        println!(
+        print::line(format_args!(
             "  line {}: {} walks the whole table {}; a range of an index costs what it answers",
             place.line, place.text, place.table
-        );
+        ));
     }
     let Some(against) = &report.against else {
         return;
     };
     match &against.hash {
-        None => println!("nothing is deployed yet"),
-        Some(hash) if *hash == report.hash => println!("it is deployed already"),
+        None => print::line("nothing is deployed yet"),
+        Some(hash) if *hash == report.hash => print::line("it is deployed already"),
         Some(hash) => {
             let hash: String = hash.chars().take(12).collect();
-            println!("compared with {hash}, which is deployed:");
+            print::line(format_args!("compared with {hash}, which is deployed:"));
             if against.differences.is_empty() {
-                println!("  changes code only");
+                print::line("  changes code only");
             }
             for Difference { impact, what } in &against.differences {
-                println!("  {:<15} {what}", word(*impact));
+                print::line(format_args!("  {:<15} {what}", word(*impact)));
             }
         }
     }

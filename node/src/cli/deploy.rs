@@ -29,7 +29,7 @@ pub(super) async fn deploy(args: DeployArgs, output: Output) -> Result<(), Failu
     match output {
         Output::Json => print::json(&deployed),
         Output::Text => {
-            println!("{}", bundle::describe(&deployed));
+            print::line(bundle::describe(&deployed));
             Ok(())
         }
     }
@@ -60,7 +60,10 @@ pub(super) async fn prepare_stop(at: AdminTarget, output: Output) -> Result<(), 
     match output {
         Output::Json => print::json(&serde_json::json!({ "safeToStop": true })),
         Output::Text => {
-            println!("{} does not lead and is unready: it may be stopped", at.0);
+            print::line(format_args!(
+                "{} does not lead and is unready: it may be stopped",
+                at.0
+            ));
             Ok(())
         }
     }

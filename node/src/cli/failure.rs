@@ -8,7 +8,7 @@ use flower_api::{
 };
 use serde_json::{Value, json};
 
-use super::Output;
+use super::{Output, print};
 use crate::client::NoAnswer;
 
 /// Exit codes; the help of `flower` lists them.
@@ -65,8 +65,8 @@ impl Failure {
     /// Prints it and gives the exit code.
     pub(super) fn report(self, output: Output) -> ExitCode {
         match output {
-            Output::Text => eprintln!("flower: {}", self.message),
-            Output::Json => println!("{:#}", self.json()),
+            Output::Text => print::complain(&self.message),
+            Output::Json => print::line(format_args!("{:#}", self.json())),
         }
         ExitCode::from(self.code)
     }

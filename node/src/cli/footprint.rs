@@ -16,7 +16,7 @@ pub(super) async fn footprint(at: AdminTarget, output: Output) -> Result<(), Fai
     match output {
         Output::Json => print::json(&json!({ "footprint": report.footprint, "disk": report.disk })),
         Output::Text => {
-            println!("{}", text(&report));
+            print::line(text(&report));
             Ok(())
         }
     }

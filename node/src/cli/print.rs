@@ -1,17 +1,37 @@
 //! Tables, sizes and JSON as the commands print them.
 
+use std::{fmt::Display, io::Write};
+
 use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
 use serde::Serialize;
 
 use super::Failure;
 
+/// Code of a program whose reader has gone, as the shell gives it for SIGPIPE.
+const READER_GONE: i32 = 141;
+
+/// A line on standard output. Ends the program, quietly, when nobody reads it any more.
+pub(crate) fn line(text: impl Display) {
+    let mut out = std::io::stdout().lock();
+    let Err(error) = writeln!(out, "{text}").and_then(|()| out.flush()) else {
+        return;
+    };
+    if error.kind() == std::io::ErrorKind::BrokenPipe {
+        std::process::exit(READER_GONE);
+    }
+    complain(format_args!("the output cannot be written: {error}"));
+    std::process::exit(i32::from(super::exit::FAILED));
+}
+
+/// A line on standard error. Whether somebody reads it makes no difference.
+pub(crate) fn complain(text: impl Display) {
+    let _ = writeln!(std::io::stderr(), "flower: {text}");
+}
+
 /// A JSON document on standard output.
 pub(super) fn json(value: &impl Serialize) -> Result<(), Failure> {
     let text = serde_json::to_string_pretty(value);
-    println!(
-        "{}",
-        text.map_err(|e| Failure::here(format!("cannot be printed: {e}")))?
-    );
+    line(text.map_err(|e| Failure::here(format!("cannot be printed: {e}")))?);
     Ok(())
 }
 

@@ -11,7 +11,7 @@ use flower_api::{
 use serde::Serialize;
 
 use super::{AdminTarget, Failure, Output, print, progress::showing};
-use crate::admin_client::AdminClient;
+use crate::{admin_client::AdminClient, client::UNRESOLVED};
 
 /// A member that its leader heard of this lately runs.
 const HEARD_MS: u64 = 3_000;
@@ -73,6 +73,16 @@ fn rows(asked: &Report, answers: &Answers) -> Vec<Row> {
         .or(asked.leader);
     let follower = |id: MemberId| leading?.followers.iter().find(|f| f.member == id);
     let heard = |f: &FollowerLag| f.contact_ms.is_some_and(|age| age < HEARD_MS);
+    // The asked node knows its own lag when nobody reaches the leader.
+    let own = |report: &Report| {
+        let own = leading.is_none() && report.identity.member == asked.identity.member;
+        own.then(|| {
+            report
+                .positions
+                .committed
+                .saturating_sub(report.positions.applied)
+        })
+    };
     let row = |(id, address): (&MemberId, &String)| {
         let answer = answers.get(id);
         let report = answer.and_then(|answer| answer.as_ref().ok());
@@ -85,9 +95,11 @@ fn rows(asked: &Report, answers: &Answers) -> Vec<Row> {
                 (false, true) => "voter",
                 (false, false) => "learner",
             },
-            state: state(*id, answer, follower(*id).is_some_and(heard)),
+            state: state(*id, answer, follower(*id).map(heard)),
             applied: report.map(|r| r.positions.applied),
-            lag_entries: follower(*id).map(|f| f.lag_entries),
+            lag_entries: follower(*id)
+                .map(|f| f.lag_entries)
+                .or_else(|| own(report?)),
             version: report.map(|r| r.identity.version.clone()),
         }
     };
@@ -97,9 +109,19 @@ fn rows(asked: &Report, answers: &Answers) -> Vec<Row> {
     rows
 }
 
-fn state(id: MemberId, answer: Option<&Result<Report, AdminError>>, heard: bool) -> String {
+/// `heard` is whether its leader heard of it lately, where the leader says.
+fn state(id: MemberId, answer: Option<&Result<Report, AdminError>>, heard: Option<bool>) -> String {
     match answer {
-        None | Some(Err(AdminError::Unreachable { .. })) if heard => {
+        // Its name is one that only the cluster's own network knows.
+        Some(Err(AdminError::Unreachable { why, .. })) if why.starts_with(UNRESOLVED) => {
+            let here = "not reachable from here (name cannot be resolved)";
+            match heard {
+                Some(true) => format!("answers its leader, {here}"),
+                Some(false) => format!("does not answer its leader, {here}"),
+                None => here.to_owned(),
+            }
+        }
+        None | Some(Err(AdminError::Unreachable { .. })) if heard == Some(true) => {
             // Its name may be one that only the cluster's own network knows.
             "answers its leader".to_owned()
         }
@@ -168,7 +190,7 @@ pub(super) async fn status(at: AdminTarget, output: Output) -> Result<(), Failur
     match output {
         Output::Json => print::json(&status),
         Output::Text => {
-            println!("{}", text(&status));
+            print::line(text(&status));
             Ok(())
         }
     }

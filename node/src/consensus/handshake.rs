@@ -14,7 +14,7 @@ use sha2::Sha256;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::{
-    types::{bad_data, decode, encode},
+    types::{bad_data, decode, decode_first, encode},
     wire::{Purpose, read_frame, write_frame},
 };
 
@@ -35,18 +35,28 @@ impl PeerSecrets for FixedSecrets {
     }
 }
 
+/// What members say to each other, beyond this handshake, in this build. Counted up by every
+/// change of it: all members of a group must speak the same one.
+pub(crate) const PROTOCOL: u16 = 2;
+/// Number of a greeting's frame when the greeting names a protocol. Builds before that sent 0;
+/// what they spoke is counted as the first protocol.
+const NAMES_PROTOCOL: u64 = 1;
+const FIRST_PROTOCOL: u16 = 1;
+
 /// Tokens that a proof may name: more are not looked at.
 const MAX_TOKENS: usize = 16;
 const MAX_FRAME: u64 = 4 << 10;
 
 type Code = [u8; 32];
 
-/// What the dialling side says of itself and of whom it means.
+/// What the dialling side says of itself and of whom it means. The first two fields stay where
+/// they are in every protocol: they are read before anything else is understood.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Hello {
+    pub(crate) protocol: u16,
+    pub(crate) sender: MemberId,
     pub(crate) cluster: ClusterId,
     pub(crate) group: GroupId,
-    pub(crate) sender: MemberId,
     pub(crate) addressed: MemberId,
     pub(crate) purpose: Purpose,
     /// `host:port` of the sender's client API.
@@ -95,6 +105,39 @@ pub(crate) enum Refusal {
     Group(GroupId),
     #[error("the member there cannot take part: {0}")]
     State(String),
+    #[error(
+        "{} speaks peer protocol {dialler}, the node that it addressed speaks {acceptor}: all \
+         nodes of a group must run the same protocol; give them all the same version",
+        named(*sender)
+    )]
+    Protocol {
+        /// Who dialled; unknown when its greeting cannot be read at all.
+        sender: Option<MemberId>,
+        dialler: u16,
+        acceptor: u16,
+    },
+}
+
+fn named(member: Option<MemberId>) -> String {
+    member.map_or_else(|| "the peer".to_owned(), |id| format!("member {id}"))
+}
+
+/// The greeting of a peer: read as a whole only when it speaks this build's protocol.
+fn read_greeting(number: u64, greeting: &[u8]) -> io::Result<Result<Hello, Refusal>> {
+    let other = |sender, dialler| {
+        Ok(Err(Refusal::Protocol {
+            sender,
+            dialler,
+            acceptor: PROTOCOL,
+        }))
+    };
+    if number != NAMES_PROTOCOL {
+        return other(None, FIRST_PROTOCOL);
+    }
+    match decode_first::<(u16, MemberId)>(greeting)? {
+        (PROTOCOL, _) => Ok(Ok(decode::<Greeting>(greeting)?.hello)),
+        (protocol, sender) => other(Some(sender), protocol),
+    }
 }
 
 /// Bytes that one side sends, read and judged by the other.
@@ -154,8 +197,18 @@ pub(crate) async fn dial(
     let mut nonce = Code::default();
     rng.fill_bytes(&mut nonce);
     let greeting = encode(&Greeting { hello, nonce });
-    write_frame(stream, 0, &greeting).await?;
-    let challenge: Challenge = next(stream).await?;
+    write_frame(stream, NAMES_PROTOCOL, &greeting).await?;
+    let challenge: Challenge = match next(stream).await {
+        // Builds that know no protocol numbers end the connection when they read a greeting.
+        Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+            let why = format!(
+                "{error} instead of answering the greeting of peer protocol {PROTOCOL}; it may \
+                 run another version, and all nodes of a group must run the same protocol"
+            );
+            return Err(bad_data(why).into());
+        }
+        challenge => challenge?,
+    };
     let transcript = Transcript {
         greeting,
         nonce: challenge.nonce,
@@ -190,11 +243,11 @@ pub(crate) async fn accept<F>(
 where
     F: Future<Output = Result<Welcome, Refusal>>,
 {
-    let (_, greeting) = read_frame(stream, MAX_FRAME)
+    let (number, greeting) = read_frame(stream, MAX_FRAME)
         .await?
         .ok_or(io::ErrorKind::UnexpectedEof)
         .map_err(io::Error::from)?;
-    let hello = decode::<Greeting>(&greeting)?.hello;
+    let hello = read_greeting(number, &greeting)?;
     let mut nonce = Code::default();
     nonce_from(&mut nonce);
     write_frame(stream, 0, &encode(&Challenge { nonce })).await?;
@@ -215,12 +268,15 @@ where
         write_frame(stream, 0, &encode(&verdict)).await?;
         return Err(HandshakeError::Refused(Refusal::Secret));
     };
-    let answer = judge(hello.clone()).await;
+    let answer = match &hello {
+        Ok(hello) => judge(hello.clone()).await,
+        Err(refusal) => Err(refusal.clone()),
+    };
     let code = transcript.code(token, ACCEPTOR, &encode(&answer));
     let refusal = answer.as_ref().err().cloned();
     write_frame(stream, 0, &encode(&Verdict { code, answer })).await?;
     match refusal {
-        None => Ok(hello),
+        None => hello.map_err(HandshakeError::Refused),
         Some(refusal) => Err(HandshakeError::Refused(refusal)),
     }
 }
@@ -241,9 +297,10 @@ mod tests {
 
     fn hello() -> Hello {
         Hello {
+            protocol: PROTOCOL,
+            sender: MemberId(1),
             cluster: ClusterId("c".into()),
             group: GroupId(0),
-            sender: MemberId(1),
             addressed: MemberId(2),
             purpose: Purpose::Control,
             client_address: "one:7700".into(),
@@ -252,6 +309,56 @@ mod tests {
 
     fn tokens(names: &[&str]) -> Vec<Arc<str>> {
         names.iter().map(|&n| n.into()).collect()
+    }
+
+    /// Members of two builds meet: whoever dials greets with `greeting`.
+    async fn meet_another(number: u64, greeting: Bytes) -> (Result<Welcome, String>, String) {
+        let (mut near, mut far) = tokio::io::duplex(1 << 16);
+        let ours = tokens(&["a"]);
+        let theirs = ours.clone();
+        let dialler = async move {
+            write_frame(&mut near, number, &greeting).await.unwrap();
+            let challenge: Challenge = next(&mut near).await.unwrap();
+            let transcript = Transcript {
+                greeting,
+                nonce: challenge.nonce,
+            };
+            let codes = vec![transcript.code("a", DIALLER, b"")];
+            write_frame(&mut near, 0, &encode(&Proof { codes }))
+                .await
+                .unwrap();
+            let verdict: Verdict = next(&mut near).await.unwrap();
+            verdict.answer.map_err(|e| e.to_string())
+        };
+        let (dialled, accepted) = tokio::join!(
+            dialler,
+            accept(&mut far, &theirs, |_| {}, |_| async { welcome() }),
+        );
+        (dialled, accepted.unwrap_err().to_string())
+    }
+
+    #[tokio::test]
+    async fn another_protocol_is_refused_and_both_numbers_are_told() {
+        // What follows the first two fields may be anything.
+        let newer = encode(&((9_u16, MemberId(1)), "another greeting"));
+        let older = encode(&("a cluster", 0_u32, MemberId(1)));
+        for (number, greeting, who, speaks) in [
+            (NAMES_PROTOCOL, newer, "member 0000000000000001", 9),
+            (0, older, "the peer", FIRST_PROTOCOL),
+        ] {
+            let (dialled, accepted) = meet_another(number, greeting).await;
+            for why in [dialled.unwrap_err(), accepted] {
+                assert!(
+                    why.contains(&format!("{who} speaks peer protocol {speaks},")),
+                    "{why}"
+                );
+                assert!(why.contains(&format!("speaks {PROTOCOL}:")), "{why}");
+                assert!(
+                    why.contains("all nodes of a group must run the same protocol"),
+                    "{why}"
+                );
+            }
+        }
     }
 
     async fn meet(

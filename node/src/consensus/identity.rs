@@ -110,9 +110,10 @@ mod tests {
 
     fn hello(cluster: &str, addressed: u64, group: u32) -> Hello {
         Hello {
+            protocol: crate::consensus::handshake::PROTOCOL,
+            sender: MemberId(1),
             cluster: ClusterId(cluster.into()),
             group: GroupId(group),
-            sender: MemberId(1),
             addressed: MemberId(addressed),
             purpose: Purpose::Append,
             client_address: String::new(),

@@ -3,7 +3,7 @@
 //! of one link are answered in order; a caller that gives up leaves the link as it is.
 
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     io,
     sync::{
         Arc,
@@ -23,7 +23,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    handshake::{self, HandshakeError, Hello, PeerSecrets},
+    handshake::{self, HandshakeError, Hello, PROTOCOL, PeerSecrets, Refusal},
     identity::Me,
     types::{decode, encode},
     wire::{Purpose, Request, Response, SMALL_FRAME, read_frame, write_frame},
@@ -38,6 +38,8 @@ const STUCK_LIMIT: Duration = Duration::from_secs(5);
 const IDLE_LIMIT: Duration = Duration::from_secs(30);
 /// After a failed attempt to connect nobody dials for this long.
 const DIAL_PAUSE: Duration = Duration::from_millis(200);
+/// The log tells at most this often of a member that it speaks differently.
+const TELL_EVERY: Duration = Duration::from_secs(30);
 /// Requests that wait to be sent; more are refused.
 const QUEUE: usize = 64;
 
@@ -72,6 +74,8 @@ pub(crate) struct Links {
     clients: Mutex<HashMap<MemberId, String>>,
     /// Members whose last answer to an append said that their volume is nearly full.
     low: Mutex<BTreeSet<MemberId>>,
+    /// When the log last told of a member that it speaks differently.
+    told: Mutex<BTreeMap<MemberId, Mono>>,
 }
 
 struct Link {
@@ -95,6 +99,7 @@ impl Links {
             links: Mutex::default(),
             clients: Mutex::default(),
             low: Mutex::default(),
+            told: Mutex::default(),
         })
     }
 
@@ -138,6 +143,16 @@ impl Links {
         } else {
             all.remove(&member);
         }
+    }
+
+    /// Whether it is time to tell, in the log, that what `member` says is not understood.
+    pub(crate) fn may_tell_of(&self, member: MemberId) -> bool {
+        let now = self.env.clock.mono();
+        let mut told = self.told.lock();
+        told.retain(|_, at| now - *at < TELL_EVERY);
+        let news = !told.contains_key(&member);
+        told.entry(member).or_insert(now);
+        news
     }
 
     /// Asks `member` at `address`, for at most `limit`.
@@ -215,9 +230,10 @@ impl Links {
             return Err(self.unreachable(member, address, "this node has no cluster yet"));
         };
         let hello = Hello {
+            protocol: PROTOCOL,
+            sender: self.me.member,
             cluster,
             group: self.me.group,
-            sender: self.me.member,
             addressed: member,
             purpose,
             client_address: self.me.client_address.clone(),
@@ -235,7 +251,17 @@ impl Links {
                 self.learn_client_address(member, welcome.client_address);
                 Ok(stream)
             }
-            Some(Err(error)) => Err(self.unreachable(member, address, error)),
+            Some(Err(error)) => {
+                let differs = match &error {
+                    HandshakeError::Refused(refusal) => matches!(refusal, Refusal::Protocol { .. }),
+                    HandshakeError::Io(error) => error.kind() == io::ErrorKind::InvalidData,
+                    HandshakeError::Impostor => false,
+                };
+                if differs && self.may_tell_of(member) {
+                    tracing::warn!(%member, address, %error, "no connection to a member");
+                }
+                Err(self.unreachable(member, address, error))
+            }
             None => {
                 let why = format!("no connection within {CONNECT_LIMIT:?}");
                 Err(self.unreachable(member, address, why))
@@ -365,7 +391,8 @@ impl Runner {
     fn start(&self, stream: Stream) -> Open {
         let (read, write) = tokio::io::split(stream);
         let waiting = Arc::new(Waiting::default());
-        let answers = read_answers(read, waiting.clone());
+        let peer = (self.links.clone(), self.member);
+        let answers = read_answers(read, waiting.clone(), peer);
         self.links.env.tasks.spawn_brief("link answers", answers);
         Open { write, waiting }
     }
@@ -399,13 +426,17 @@ impl Drop for Open {
     }
 }
 
-async fn read_answers(mut read: ReadHalf<Stream>, waiting: Arc<Waiting>) {
+async fn read_answers(
+    mut read: ReadHalf<Stream>,
+    waiting: Arc<Waiting>,
+    (links, member): (Arc<Links>, MemberId),
+) {
     let end = tokio::select! {
         () = waiting.ended.cancelled() => return,
         end = take_answers(&mut read, &waiting) => end,
     };
-    if end.kind() == io::ErrorKind::InvalidData {
-        tracing::warn!(error = %end, "a peer's answer makes no sense; the connection is dropped");
+    if end.kind() == io::ErrorKind::InvalidData && links.may_tell_of(member) {
+        tracing::warn!(%member, error = %end, "a peer's answer makes no sense; the connection is dropped");
     }
     waiting.ended.cancel();
     waiting.replies.lock().clear();

@@ -121,7 +121,8 @@ impl Server {
         };
         if let Err(error) = served {
             tracing::debug!(peer = %hello.sender, %from, purpose = ?hello.purpose, %error, "a peer's connection ended");
-            if error.kind() == io::ErrorKind::InvalidData {
+            let garbled = error.kind() == io::ErrorKind::InvalidData;
+            if garbled && self.links.may_tell_of(hello.sender) {
                 tracing::warn!(peer = %hello.sender, %from, %error, "a peer's message makes no sense; the connection is dropped");
             }
         }

@@ -230,6 +230,16 @@ pub(crate) fn encode<T: Serialize>(value: &T) -> Bytes {
         .into()
 }
 
+/// What an encoded value begins with, whatever follows.
+pub(crate) fn decode_first<T: serde::de::DeserializeOwned>(bytes: &[u8]) -> io::Result<T> {
+    let body = bytes.strip_prefix(&[FORMAT]);
+    let body = body.ok_or_else(|| bad_data("an unknown format"))?;
+    let first = postcard::take_from_bytes(body);
+    first
+        .map(|(value, _)| value)
+        .map_err(|e| bad_data(format!("a damaged message: {e}")))
+}
+
 /// The inverse of [`encode`].
 pub(crate) fn decode<T: serde::de::DeserializeOwned>(bytes: &[u8]) -> io::Result<T> {
     match bytes.split_first() {

@@ -8,7 +8,7 @@ use flower_api::{
 };
 use serde_json::{Value, json};
 
-use crate::cli::bundle;
+use crate::cli::{bundle, print};
 
 pub(super) struct Say {
     json: bool,
@@ -21,9 +21,9 @@ impl Say {
 
     fn event(&self, event: &Value, text: &str) {
         if self.json {
-            println!("{event}");
+            print::line(event);
         } else {
-            println!("{text}");
+            print::line(text);
         }
     }
 
@@ -68,9 +68,9 @@ impl Say {
 
     pub(super) fn failed(&self, why: &str) {
         if self.json {
-            println!("{}", json!({ "event": "failed", "message": why }));
+            print::line(json!({ "event": "failed", "message": why }));
         } else {
-            eprintln!("flower: {why}");
+            print::complain(why);
         }
     }
 

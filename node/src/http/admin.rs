@@ -24,7 +24,7 @@ use super::{
     body::{self, Bound},
     problem::{method_not_allowed, not_found, respond, set},
 };
-use crate::{auth::Api, env::Mono, service::Service};
+use crate::{auth::Api, env::Mono, route::Origin, service::Service};
 
 /// Bodies but for a bundle.
 const BODY: Bound = Bound {
@@ -265,14 +265,30 @@ async fn bootstrap(State(front): State<Front>, request: Request) -> Response {
 }
 
 async fn deploy(State(front): State<Front>, request: Request) -> Response {
+    let (mut parts, body) = request.into_parts();
+    // One id here and at the leader.
+    let request_id = front.request_id(&parts);
+    set(&mut parts.headers, header::REQUEST_ID, &request_id);
+    let origin = Origin {
+        request_id,
+        authorization: parts.headers.get(standard::AUTHORIZATION).cloned(),
+        forwarded: parts.headers.contains_key(header::FORWARDED_BY),
+        deadline: front.0.env.clock.mono() + LIMIT,
+    };
+    let request = Request::from_parts(parts, body);
     let bound = Bound {
         what: "the call with its bundle",
         bytes: front.0.settings.bundle_bytes * ESCAPED + BODY.bytes,
         setting: "FLOWER_LIMIT_BUNDLE",
     };
     answer(front, request, bound, |front, bytes, deadline| async move {
+        let service = front.service()?;
+        let above = front.0.settings.admin_above_peer;
+        if let Some(answer) = service.router.deploy_there(&bytes, &origin, above).await {
+            return answer;
+        }
         let call: Deploy = body::json(&bytes)?;
-        front.service()?.deploy(call, deadline).await
+        service.deploy(call, deadline).await
     })
     .await
 }

@@ -26,7 +26,7 @@ use super::{
     Front,
     body::{self, Bound},
     cors,
-    problem::{malformed, method_not_allowed, not_found, respond, set},
+    problem::{malformed, method_not_allowed, not_found, only, respond, set},
     watch,
 };
 use crate::{
@@ -103,9 +103,7 @@ impl Call {
     }
 
     pub(super) fn header(&self, name: &str) -> Result<Option<&str>, Box<Problem>> {
-        self.parts
-            .headers
-            .get(name)
+        only(&self.parts.headers, name)?
             .map(|value| {
                 value
                     .to_str()
@@ -175,7 +173,8 @@ pub(super) async fn serve(
     let (parts, body) = request.into_parts();
     let id = front.request_id(&parts);
     let begun = front.0.env.clock.mono();
-    let span = tracing::info_span!("call", request_id = %id, path = parts.uri.path());
+    // A span of the highest level: whatever lines a filter leaves have their request id.
+    let span = tracing::error_span!("call", request_id = %id, path = parts.uri.path());
     let answer = async {
         let answer = match prepare(&front, parts, &id) {
             Ok(call) => run.run(call, body).await,

@@ -36,6 +36,16 @@ impl Verdict {
     }
 }
 
+/// Whether two verdicts differ in more than a number: how far a node is behind changes every
+/// second.
+fn differ(one: &Verdict, other: &Verdict) -> bool {
+    let words = |verdict: &Verdict| {
+        let why = verdict.reason()?;
+        Some(why.replace(|c: char| c.is_ascii_digit(), ""))
+    };
+    words(one) != words(other)
+}
+
 /// How long ago the node heard of commits that it has not applied.
 #[derive(Debug, Default)]
 pub struct Lag {
@@ -124,8 +134,10 @@ impl Front {
                 judge(&report, behind, leaving, &last)
             }
         };
-        if next != *last {
+        if differ(&next, &last) {
             tracing::info!(verdict = ?next, "readiness");
+        }
+        if next != *last {
             inner.verdict.store(Arc::new(next));
         }
     }
@@ -209,6 +221,16 @@ mod tests {
                 "{lifecycle:?} {verdict:?}"
             );
         }
+    }
+
+    #[test]
+    fn a_number_that_grows_is_no_other_verdict() {
+        let behind = |n| Verdict::NotReady(format!("it is {n} s behind"));
+        assert!(!differ(&behind(6), &behind(10)));
+        assert!(!differ(&Verdict::Ready, &Verdict::Ready));
+        assert!(differ(&behind(6), &Verdict::Ready));
+        let joining = Verdict::NotReady("it is joining the group".into());
+        assert!(differ(&behind(6), &joining));
     }
 
     #[test]

@@ -186,9 +186,8 @@ impl Front {
     }
 
     fn authenticate(&self, api: Api, headers: &HeaderMap) -> Result<Subject, Box<Problem>> {
-        let given = headers
-            .get(http::header::AUTHORIZATION)
-            .map(http::HeaderValue::as_bytes);
+        let given = problem::only(headers, http::header::AUTHORIZATION.as_str())?;
+        let given = given.map(http::HeaderValue::as_bytes);
         self.0.tokens.authenticate(api, given).map_err(|why| {
             Box::new(Problem::new(
                 401,

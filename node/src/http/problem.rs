@@ -43,6 +43,21 @@ pub(super) fn set(headers: &mut http::HeaderMap, name: &'static str, value: impl
     }
 }
 
+/// The value of a header that may be given once.
+pub(super) fn only<'a>(
+    headers: &'a http::HeaderMap,
+    name: &str,
+) -> Result<Option<&'a HeaderValue>, Box<Problem>> {
+    let mut values = headers.get_all(name).iter();
+    let first = values.next();
+    match values.next() {
+        None => Ok(first),
+        Some(_) => Err(malformed(format!(
+            "header {name} is given more than once; send one"
+        ))),
+    }
+}
+
 /// 400: no request of this API.
 pub(super) fn malformed(detail: impl Into<String>) -> Box<Problem> {
     Box::new(Problem::new(

@@ -1,6 +1,12 @@
 //! From settings to the parts of a node.
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    io,
+    net::SocketAddr,
+    path::Path,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use flower_store::{DirSettings, RealDisk};
 
@@ -18,11 +24,38 @@ use crate::{
 /// How often the files of the tokens are looked at.
 const TOKENS_EVERY: Duration = Duration::from_secs(1);
 
-/// Opens the directory and puts the parts together; tokens are followed from now on.
+/// How often a directory that another process holds is tried again.
+const LOCK_EVERY: Duration = Duration::from_millis(200);
+
+/// Opens the directory. While another process holds it, it waits so long for that one's end:
+/// the containers of a pod that is started anew overlap.
+async fn open_disk(data: &Path, patience: Duration) -> io::Result<RealDisk> {
+    let start = Instant::now();
+    let mut told = false;
+    loop {
+        match RealDisk::open(data) {
+            Err(held) if held.kind() == io::ErrorKind::WouldBlock => {
+                if start.elapsed() >= patience {
+                    return Err(held);
+                }
+                if !told {
+                    let (seconds, data) = (patience.as_secs(), data.display());
+                    tracing::warn!(%data, seconds, "another process holds the data; waiting for its end");
+                    told = true;
+                }
+                tokio::time::sleep(LOCK_EVERY).await;
+            }
+            opened => return opened,
+        }
+    }
+}
+
+/// Opens the directory, waiting up to `patience` for a process that holds it, and puts the
+/// parts together; tokens are followed from now on.
 ///
 /// # Errors
 /// When the directory cannot be used, or the system gives no randomness.
-pub(crate) fn parts(prepared: Prepared) -> Result<Parts, Fatal> {
+pub(crate) async fn parts(prepared: Prepared, patience: Duration) -> Result<Parts, Fatal> {
     let Prepared {
         config,
         plan,
@@ -30,7 +63,7 @@ pub(crate) fn parts(prepared: Prepared) -> Result<Parts, Fatal> {
         tokens,
         ..
     } = prepared;
-    let disk = RealDisk::open(&config.data).map_err(|e| {
+    let disk = open_disk(&config.data, patience).await.map_err(|e| {
         Fatal::new(format!(
             "the directory {} cannot be used for the data: {e} [setting: FLOWER_DATA]",
             config.data.display()

@@ -51,6 +51,28 @@ async fn a_call_that_heeds_its_deadline_costs_no_thread() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn loading_a_bundle_may_take_longer_and_its_refusal_says_so() {
+    let (workers, env, _dir) = workers(2, 8);
+    let begun = std::time::Instant::now();
+    let spin = |_: &mut Isolates, deadline: &Deadline| {
+        while !deadline.passed() {
+            std::thread::yield_now();
+        }
+    };
+    let problem = workers.load(late(&env), spin).await.unwrap_err();
+    // Never sooner, however slow the machine is.
+    assert!(begun.elapsed() >= Duration::from_millis(10 * 50));
+    assert_eq!((problem.status, &problem.code[..]), (422, "bad-bundle"));
+    assert!(
+        problem
+            .detail
+            .contains("loading the bundle took longer than 500 ms"),
+        "{problem}"
+    );
+    assert_eq!(problem.setting.as_deref(), Some("FLOWER_LIMIT_WALL_MS"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stuck_thread_is_replaced_and_its_bundle_gets_one_worker() {
     let (workers, env, _dir) = workers(3, 8);
     let (job, release) = deaf("hostile");
@@ -77,7 +99,9 @@ async fn a_stuck_thread_is_replaced_and_its_bundle_gets_one_worker() {
     let waits = two
         .run(Purpose::Query, Some("hostile"), soon, second.0)
         .await;
-    assert_eq!(waits.unwrap_err().code, "timeout");
+    let waits = waits.unwrap_err();
+    assert_eq!((waits.status, &waits.code[..]), (504, "timeout"));
+    assert_eq!(waits.setting.as_deref(), Some("FLOWER_WORKERS"));
     let other = workers.run(Purpose::Query, Some("good"), late(&env), |_, _| 1);
     assert_eq!(other.await.unwrap(), 1);
     drop((release, first.1, second.1));

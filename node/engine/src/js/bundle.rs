@@ -35,6 +35,7 @@ pub(super) fn manifest(described: &str) -> Result<Manifest, BundleError> {
     let mut manifest = Manifest::default();
     for (name, table) in described.tables {
         if manifest.tables.insert(name.clone(), table).is_some() {
+            let name = cut(&name);
             problems.push(format!("table '{name}' is declared twice"));
         }
     }
@@ -69,7 +70,7 @@ fn check(manifest: &Manifest, problems: &mut Vec<String>) {
         problems.push(format!("it declares {n} tables; at most {most}"));
     }
     for (name, table) in &manifest.tables {
-        check_name("table", name, problems);
+        check_name("a table", name, problems);
         check_table(manifest, name, table, problems);
     }
     if manifest.derived.len() > limits::TABLES {
@@ -84,6 +85,7 @@ fn check(manifest: &Manifest, problems: &mut Vec<String>) {
         if name == "default" {
             problems.push("a function needs a name: export it as `export const name = …`".into());
         } else if !is_name(name) {
+            let name = cut(name);
             problems.push(format!("'{name}' is not a name for a function"));
         }
         check_function(manifest, name, function, problems);
@@ -100,14 +102,24 @@ fn is_name(name: &str) -> bool {
         && !name.starts_with("__")
 }
 
+/// A name as a message shows it: none is so long, but what stands in its place may be.
+fn cut(name: &str) -> String {
+    match name.char_indices().nth(NAME_CHARS) {
+        Some((end, _)) => format!("{}…", &name[..end]),
+        None => name.to_owned(),
+    }
+}
+
+/// `what` with its article.
 fn check_name(what: &str, name: &str, problems: &mut Vec<String>) {
     if !is_name(name) {
         problems.push(format!(
-            "'{name}' is not a name for a {what}: letters, digits and _, a letter first, at most {NAME_CHARS}"
+            "'{}' is not a name for {what}: letters, digits and _, a letter first, at most {NAME_CHARS}",
+            cut(name)
         ));
     } else if TAKEN.contains(&name) {
         problems.push(format!(
-            "a {what} cannot be called '{name}': db has that name already"
+            "{what} cannot be called '{name}': db has that name already"
         ));
     }
 }
@@ -115,7 +127,7 @@ fn check_name(what: &str, name: &str, problems: &mut Vec<String>) {
 fn check_table(manifest: &Manifest, name: &str, table: &Table, problems: &mut Vec<String>) {
     let mut seen = BTreeSet::new();
     for (field, ty) in &table.fields {
-        let at = format!("{name}.{field}");
+        let at = format!("{}.{}", cut(name), cut(field));
         if !is_name(field) {
             problems.push(format!("'{at}' is not a name for a field"));
         }
@@ -132,7 +144,7 @@ fn check_table(manifest: &Manifest, name: &str, table: &Table, problems: &mut Ve
         problems.push(format!("table '{name}' has {n} indexes; at most {most}"));
     }
     for (index, declared) in &table.indexes {
-        check_name("index", index, problems);
+        check_name("an index", index, problems);
         check_index(name, index, declared, table, problems);
     }
 }

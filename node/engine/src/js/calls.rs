@@ -2,6 +2,7 @@
 //! what a handler threw into what the caller sees. Runs no JavaScript.
 
 use flower_api::{
+    limits::RECEIPT_RESULT_BYTES,
     manifest::{Function, FunctionKind, Manifest},
     wire::{Problem, code},
 };
@@ -181,9 +182,12 @@ fn fault(name: &str, function: &Function, json: &str, limits: &Limits) -> Failur
         return broken(name, why);
     };
     let bytes = json.len() as u64;
+    let what = || format!("the fault '{}' of {name}", thrown.name);
     if bytes > limits.result_bytes {
-        let what = format!("the fault '{}' of {name}", thrown.name);
-        return problem::too_large(&what, bytes, limits.result_bytes, setting::RESULT).into();
+        return problem::too_large(&what(), bytes, limits.result_bytes, setting::RESULT).into();
+    }
+    if bytes > RECEIPT_RESULT_BYTES {
+        return problem::fault_too_large(&what(), bytes, RECEIPT_RESULT_BYTES).into();
     }
     let detail = thrown.message.unwrap_or_else(|| thrown.name.clone());
     let title = "The application refused the call";

@@ -131,6 +131,57 @@ fn who_is_not_reached_from_here_may_answer_its_leader() {
 }
 
 #[test]
+fn names_that_only_the_cluster_knows_are_told_and_the_leader_fills_in() {
+    let unknown = || {
+        Err(AdminError::Unreachable {
+            endpoint: "e".into(),
+            why: format!("{UNRESOLVED}: w"),
+        })
+    };
+    let here = "not reachable from here (name cannot be resolved)";
+    let mut leader = report(1, Role::Leader);
+    let follower = |member, lag_entries, contact_ms| FollowerLag {
+        member: MemberId(member),
+        matched: None,
+        lag_entries,
+        contact_ms,
+        image: None,
+    };
+    leader.followers = vec![follower(2, 3, Some(100)), follower(3, 90, Some(60_000))];
+    let others = || (2..=4).map(|n| (MemberId(n), unknown()));
+    let mut answers: Answers = others().collect();
+    answers.insert(MemberId(1), Ok(leader.clone()));
+    let told = |rows: Vec<Row>| -> Vec<_> {
+        let rows = rows.into_iter();
+        rows.map(|r| (r.member.0, r.role, r.state, r.lag_entries))
+            .collect()
+    };
+    assert_eq!(
+        told(rows(&leader, &answers)),
+        [
+            (1, "leader", "ready".to_owned(), None),
+            (2, "voter", format!("answers its leader, {here}"), Some(3)),
+            (
+                3,
+                "learner",
+                format!("does not answer its leader, {here}"),
+                Some(90)
+            ),
+            (4, "learner", here.to_owned(), None),
+        ]
+    );
+    // A follower was asked: it knows who leads, and its own lag.
+    let mut asked = report(2, Role::Follower);
+    asked.positions.committed = 20;
+    let mut answers: Answers = others().collect();
+    answers.insert(MemberId(1), unknown());
+    answers.insert(MemberId(2), Ok(asked.clone()));
+    let told = told(rows(&asked, &answers));
+    assert_eq!(told[0], (2, "voter", "ready".to_owned(), Some(8)));
+    assert_eq!(told[1], (1, "leader", here.to_owned(), None));
+}
+
+#[test]
 fn the_admin_port_is_the_one_above_the_peers() {
     assert_eq!(
         admin_url("db-g0-0.peers:7701"),

@@ -78,7 +78,35 @@ const BUNDLES: &[(&str, &str)] = &[
     ),
     (
         "export const q = query({ args: { x: t.int('a') } }, () => 1);",
-        "malformed",
+        "args.x: t.int(\"a\") is not allowed: least and greatest value are whole numbers",
+    ),
+    (
+        "table('rows', { note: t.text(-1) });",
+        "table rows.note: t.text(-1) is not allowed: the greatest number of characters is a whole",
+    ),
+    (
+        "table('rows', { note: t.text(1.5).optional() });",
+        "table rows.note: t.text(1.5) is not allowed",
+    ),
+    (
+        "table('rows', { kind: t.oneOf({}) });",
+        "table rows.kind: t.oneOf({}) is not allowed: it takes at least one text",
+    ),
+    (
+        "table('rows', { tags: t.list(t.text(), -1) });",
+        "table rows.tags: t.list(…, -1) is not allowed: the greatest number of items",
+    ),
+    (
+        "table('rows', { deep: t.record({ in: t.list(t.text(-2)) }) });",
+        "table rows.deep: in: t.text(-2) is not allowed",
+    ),
+    (
+        "table('a', { x: t.int() }, { indexes: { 'i i': ['x'] } });",
+        "is not a name for an index",
+    ),
+    (
+        "table('a', { x: t.int() }, { indexes: { all: ['x'] } });",
+        "an index cannot be called 'all'",
     ),
     ("table('a b', {}); ", "not a name for a table"),
     ("table('now', {}); ", "db has that name"),
@@ -130,6 +158,10 @@ fn bundles_are_refused_with_the_reason() {
             "{body}\n  expected: {expected}\n  got: {why}"
         );
     }
+    let long = format!("table('{}', {{}}); {fine}", "n".repeat(5_000));
+    let why = why_not(&with_sdk(&long));
+    assert!(why.contains("n…' is not a name for a table"), "{why}");
+    assert!(why.len() < 300, "{why}");
     let large = " ".repeat(2 * flower_api::limits::BUNDLE_BYTES as usize + 1);
     assert!(why_not(&large).contains("FLOWER_LIMIT_BUNDLE"));
 }
@@ -138,6 +170,19 @@ fn bundles_are_refused_with_the_reason() {
 fn a_place_is_told_for_what_is_thrown_while_loading() {
     let why = why_not("import '@flower/sdk';\n\n\nnull.x;");
     assert!(why.contains("app.js:4"), "{why}");
+}
+
+#[test]
+fn a_fault_that_no_receipt_can_keep_is_refused() {
+    let mut world = world(
+        "import { fault, mutation, t } from '@flower/sdk';
+        export const f = mutation({ args: { n: t.int(0) }, errors: { big: 409 } },
+          (tx, { n }) => { throw fault('big', { data: 'x'.repeat(n) }); });",
+    );
+    assert_eq!(world.fails("f", json!({ "n": 60_000 })).code, "fault:big");
+    let refused = world.fails("f", json!({ "n": 65_536 }));
+    assert_eq!((refused.status, &refused.code[..]), (413, "too-large"));
+    assert!(refused.detail.contains("the limit is 65536"), "{refused}");
 }
 
 const TYPED: &str = "
@@ -157,6 +202,8 @@ fn arguments_are_checked_with_pointers() {
     assert_eq!((bad.status, bad.code.as_str()), (400, "invalid-args"));
     let pointers: Vec<_> = bad.errors.iter().map(|e| e.pointer.as_str()).collect();
     assert_eq!(pointers, ["/n", "/list/1", "/x"]);
+    let half = world.fails("put", json!({"n": 1.5}));
+    assert_eq!(half.errors[0].detail, "must be a whole number from 0 to 9");
     for text in [
         "",
         "[]",
