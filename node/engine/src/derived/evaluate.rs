@@ -320,13 +320,10 @@ impl Transaction {
         };
         let old = state.record.take();
         let old_height = old.as_ref().map_or(0, |cell| cell.height);
-        let mut root = old.as_ref().map_or(state.rooted, |cell| cell.root);
-        if declared.materialize == Materialize::Always && old.is_some() && root && empty {
-            root = false;
-            state.rooted = false;
-        }
+        let root = old.as_ref().map_or(state.rooted, |cell| cell.root);
         state.record = Some(Cell {
             root,
+            hollow: empty,
             height,
             deps: deps.clone(),
             outcome: outcome.clone(),
@@ -335,6 +332,8 @@ impl Transaction {
         self.check_height(&id, height)?;
         if !root {
             self.graph.doubtful.insert(id.clone());
+        } else if empty && declared.materialize == Materialize::Always {
+            self.graph.hollow.insert(id.clone());
         }
         if declared.on_error == OnError::Reject {
             self.graph.strict.insert(id.clone());
@@ -373,6 +372,9 @@ impl Transaction {
                 return self.begin(id, true);
             }
             self.remove(&id)?;
+        }
+        if last {
+            self.drop_hollow()?;
         }
         self.collect()?;
         if last {

@@ -64,6 +64,8 @@ pub(crate) struct Graph {
     pub(super) memo: BTreeMap<CellId, Outcome>,
     /// Cells below which nothing is dirty.
     pub(super) clean: BTreeSet<CellId>,
+    /// Roots of `always` evaluated by this call that found nothing there.
+    pub(super) hollow: BTreeSet<CellId>,
     /// Stored cells evaluated by this call that refuse errors.
     pub(super) strict: BTreeSet<CellId>,
     changed_rows: BTreeSet<(String, String)>,
@@ -314,6 +316,22 @@ impl Transaction {
         let state = self.graph.cells.get(id);
         let rooted = state.is_some_and(|s| s.record.as_ref().map_or(s.rooted, |cell| cell.root));
         Ok(rooted || self.has_reader(id)?)
+    }
+
+    /// Ends the roots of `always` whose inputs were there before this call and are gone after
+    /// it. What comes and goes within the call counts neither way.
+    pub(super) fn drop_hollow(&mut self) -> Result<()> {
+        for id in std::mem::take(&mut self.graph.hollow) {
+            let Some(state) = self.graph.cells.get(&id) else {
+                continue;
+            };
+            let before = state.before.as_deref().and_then(Cell::decode);
+            let lost = before.is_some_and(|cell| cell.root && !cell.hollow);
+            if lost && state.record.as_ref().is_some_and(|cell| cell.hollow) {
+                self.set_root(&id, false)?;
+            }
+        }
+        Ok(())
     }
 
     /// Removes the cells that lost their last reader or root, and what only they read.

@@ -247,3 +247,47 @@ fn a_query_on_demand_reads_rows_and_stores_nothing() {
     assert_eq!(done.cost.cells, 0, "read from its record");
     assert!(!done.reads.touched_by_key(Space::Data, &row(&world)));
 }
+
+const NOTES: &str = "
+import { derived, mutation, query, t, table } from '@flower/sdk';
+table('notes', { room: t.int() }, { indexes: { byRoom: ['room'] } });
+const size = derived('size', { room: t.int() }, t.int(),
+  (db, key) => db.notes.byRoom.range(key).count(), { materialize: 'always', index: 'byValue' });
+export const ask = mutation({}, (tx, { room }) => tx.get(size, { room }));
+export const add = mutation({}, (tx, { room }) => tx.notes.insert({ room }));
+const clear = (tx, room) => {
+  for (const { id } of tx.notes.byRoom.range({ room })) tx.notes.delete(id);
+};
+export const drop = mutation({}, (tx, { room }) => clear(tx, room));
+export const flicker = mutation({}, (tx, { room }) => {
+  tx.notes.insert({ room });
+  const seen = tx.size.byValue.range().count();
+  clear(tx, room);
+  return seen;
+});
+export const renew = mutation({}, (tx, { room }) => {
+  clear(tx, room);
+  const seen = tx.size.byValue.range({ value: 0 }).count();
+  tx.notes.insert({ room });
+  return seen;
+});
+";
+
+/// What counts is what was there before a call and what is after it.
+#[test]
+fn what_comes_and_goes_within_a_call_ends_no_root() {
+    let mut world = world(NOTES);
+    let room = json!({"room": 1});
+    assert_eq!(world.mutate("ask", room.clone()), 0);
+    assert_eq!(world.count(Space::Cells), 1, "kept from its first read on");
+    assert_eq!(world.mutate("flicker", room.clone()), 1);
+    assert_eq!(world.count(Space::Cells), 1, "nothing was there before");
+    world.mutate("add", room.clone());
+    assert_eq!(world.mutate("renew", room.clone()), 1);
+    assert_eq!(world.count(Space::Cells), 1, "something is there again");
+    world.mutate("drop", room.clone());
+    assert_eq!(world.count(Space::Cells), 0);
+    assert_eq!(world.count(Space::Readers), 0);
+    world.mutate("flicker", room);
+    assert_eq!(world.count(Space::Cells), 0);
+}
