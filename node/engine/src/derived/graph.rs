@@ -13,6 +13,7 @@ use super::{
     target::{self, IndexName},
 };
 use crate::{
+    deploy::Planted,
     error::ViewError,
     key::Space,
     problem,
@@ -277,8 +278,10 @@ impl Transaction {
                 self.mark(reader)?;
             }
         }
+        let ignored = usize::from(self.deployment.has(Planted::IgnoredWindow));
         for (index, key) in std::mem::take(&mut self.graph.changed_entries) {
-            for (n, (begin, left_out)) in index.around(&key).into_iter().enumerate() {
+            let around = index.around(&key).into_iter().enumerate();
+            for (n, (begin, left_out)) in around.skip(ignored) {
                 let prefix = target::readers_of(&begin);
                 let (mut found, mut seen) = (Vec::new(), 0);
                 self.scan_prefix(Space::Readers, &prefix, &mut |stored| {
@@ -337,7 +340,7 @@ impl Transaction {
     /// Removes the cells that lost their last reader or root, and what only they read.
     pub(super) fn collect(&mut self) -> Result<()> {
         while let Some(id) = self.graph.doubtful.pop_first() {
-            if !self.is_needed(&id)? {
+            if !self.deployment.has(Planted::KeptCell) && !self.is_needed(&id)? {
                 self.remove(&id)?;
             }
         }
@@ -365,7 +368,11 @@ impl Transaction {
                 self.graph.doubtful.insert(cell);
             }
         }
+        let unwritten = self.deployment.has(Planted::UnwrittenReader);
         for target in after.difference(&before) {
+            if unwritten && target::as_cell(target).is_some() {
+                continue;
+            }
             let key = target::reader_key(target, id);
             self.put_mark(Space::Readers, key, Some(Bytes::new()))?;
         }
