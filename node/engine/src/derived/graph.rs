@@ -15,6 +15,7 @@ use super::{
 use crate::{
     deploy::Planted,
     error::ViewError,
+    js::CallError,
     key::Space,
     problem,
     range::KeyRange,
@@ -61,6 +62,10 @@ pub(crate) struct Graph {
     pub(super) waiting: Vec<Waiting>,
     /// The evaluations that run are given up, down to the first.
     pub(super) unwinding: bool,
+    /// The cell that maintenance evaluates.
+    pub(super) goal: Option<CellId>,
+    /// Cells that maintenance could not evaluate, and why.
+    pub(super) deferred: BTreeMap<CellId, CallError>,
     /// Outcomes of cells that are not stored, until the next write.
     pub(super) memo: BTreeMap<CellId, Outcome>,
     /// Cells below which nothing is dirty.

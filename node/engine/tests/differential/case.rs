@@ -189,7 +189,9 @@ fn same_answer(expected: &Called, found: &Played) -> Result<(), String> {
 
 /// Where two values part, for people.
 fn difference(at: &str, expected: &Value, found: &Value) -> Option<String> {
-    if expected.to_string() == found.to_string() {
+    // As texts: the order of fields counts.
+    let texts = (expected.to_string(), found.to_string());
+    if texts.0 == texts.1 {
         return None;
     }
     let parts = match (expected, found) {

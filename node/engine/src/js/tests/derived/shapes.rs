@@ -291,3 +291,44 @@ fn what_comes_and_goes_within_a_call_ends_no_root() {
     world.mutate("flicker", room);
     assert_eq!(world.count(Space::Cells), 0);
 }
+
+const LOOSE: &str = "
+import { derived, mutation, query, t, table } from '@flower/sdk';
+table('ends', { name: t.text(), on: t.text() }, { indexes: { byName: ['name'] } });
+table('tops', { on: t.text().optional() });
+const end = derived('end', { name: t.text() }, t.int(), (db, { name }, get) => {
+  const found = db.ends.byName.range({ name }).first();
+  return found ? 1 + get(end, { name: found.on }) : 0;
+});
+const top = derived('top', { id: t.id('tops') }, t.int(), (db, { id }, get) => {
+  const { on } = db.tops.get(id);
+  return on === undefined ? -1 : get(end, { name: on });
+}, { materialize: { each: 'tops' } });
+export const add = mutation({}, (tx, { name, on }) => tx.ends.insert({ name, on }));
+export const watch = mutation({}, (tx, { on }) => tx.tops.insert({ on }));
+export const close = mutation({}, (tx, { id, on, leave }) => {
+  for (const row of tx.ends.byName.range({ name: on })) tx.ends.patch(row.id, { on: 'a' });
+  if (leave === 'row') tx.tops.delete(id);
+  if (leave === 'value') tx.tops.patch(id, { on: undefined });
+});
+";
+
+/// Cells on a circle that lose their last reader in the same mutation are gone, not refused.
+#[test]
+fn a_circle_that_nobody_reads_in_the_end_refuses_nothing() {
+    for leave in ["row", "value", "nothing"] {
+        let mut world = world(LOOSE);
+        world.mutate("add", json!({"name": "a", "on": "b"}));
+        world.mutate("add", json!({"name": "b", "on": "c"}));
+        let id = world.mutate("watch", json!({"on": "a"}));
+        assert_eq!(world.count(Space::Cells), 3);
+        let args = json!({"id": id, "on": "b", "leave": leave});
+        if leave == "nothing" {
+            let refused = world.fails("close", args);
+            assert_eq!(refused.code, "derived-cycle");
+            continue;
+        }
+        world.mutate("close", args);
+        assert_eq!(world.count(Space::Cells), 0);
+    }
+}
