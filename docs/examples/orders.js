@@ -1,5 +1,5 @@
 // Customers, their orders and the lines of each: the example that the guides use.
-import { fault, mutation, query, t, table } from "@flower/sdk";
+import { derived, fault, mutation, query, t, table } from "@flower/sdk";
 
 const customers = table("customers", { name: t.text(80), since: t.time() });
 
@@ -13,6 +13,23 @@ table(
   "lines",
   { order: t.id(orders), sku: t.text(64), qty: t.int(1, 999), cents: t.int(0) },
   { indexes: { byOrder: ["order"] } },
+);
+
+// What the lines of an order come to. Kept because totals read it.
+const subtotal = derived("subtotal", { order: t.id(orders) }, t.int(0), (db, { order }) =>
+  db.lines.byOrder.range({ order }).sum((line) => line.qty * line.cents),
+);
+
+// What an order costs: 5 % less from 500.00 on. Kept for every order, and in order.
+const total = derived(
+  "total",
+  { order: t.id(orders) },
+  t.int(0),
+  (db, key, get) => {
+    const cents = get(subtotal, key);
+    return cents < 50_000 ? cents : cents - Math.floor(cents / 20);
+  },
+  { materialize: { each: orders }, index: "byValue" },
 );
 
 const item = t.record({ sku: t.text(64), qty: t.int(1, 999), cents: t.int(0) });
@@ -48,7 +65,7 @@ export const setQty = mutation(
     const { order } = tx.lines.get(line) ?? fault.throw("no-line", { data: { line } });
     if (qty === 0) tx.lines.delete(line);
     else tx.lines.patch(line, { qty });
-    return totalOf(tx, order);
+    return tx.get(total, { order });
   },
 );
 
@@ -56,7 +73,8 @@ export const setQty = mutation(
 export const order = query({ args: { id: t.id(orders) } }, (db, { id }) => {
   const found = db.orders.get(id);
   if (!found) return null;
-  return { ...found, lines: db.lines.byOrder.range({ order: id }).all(), total: totalOf(db, id) };
+  const lines = db.lines.byOrder.range({ order: id }).all();
+  return { ...found, lines, total: db.get(total, { order: id }) };
 });
 
 // A customer's orders, newest first, a page at a time.
@@ -91,6 +109,12 @@ export const count = query(
     customer ? db.orders.byCustomer.range({ customer }).count() : db.orders.count(),
 );
 
-function totalOf(db, order) {
-  return db.lines.byOrder.range({ order }).sum((line) => line.qty * line.cents);
-}
+// The largest orders: a range read of the index over totals, however many orders there are.
+export const ranking = query({ args: { n: t.int(1, 100).optional() } }, (db, { n }) =>
+  db.total.byValue
+    .range()
+    .desc()
+    .take(n ?? 10)
+    .all()
+    .map(({ order, value }) => ({ ...db.orders.get(order), total: value })),
+);

@@ -49,6 +49,9 @@ struct Check {
 /// The row of the check that `down` leaves nothing behind.
 const LEFTOVERS: &str = "down-leaves-nothing";
 
+/// How many calls the engine and the reference evaluator are compared over with `--all`.
+const DIFFERENTIAL_STEPS: (&str, &str) = ("FLOWER_DIFFERENTIAL_STEPS", "100000");
+
 const CHECKS: &[Check] = &[
     Check {
         name: "format",
@@ -77,7 +80,7 @@ const CHECKS: &[Check] = &[
 pub async fn run(paths: &Paths, options: &Options) -> Result<bool> {
     let mut rows = Vec::new();
     for check in CHECKS.iter().filter(|check| options.wants(check.name)) {
-        rows.push(timed(check.name, commands(check)).await);
+        rows.push(timed(check.name, commands(check, options.all)).await);
     }
     for (name, work) in crate::charts::checks(paths) {
         if options.wants(name) {
@@ -182,10 +185,13 @@ async fn one(paths: &Paths, test: &tests::Test) -> Result<String> {
 }
 
 /// Runs a check's commands; what they said goes to a log.
-async fn commands(check: &Check) -> Result<String> {
+async fn commands(check: &Check, all: bool) -> Result<String> {
     for words in check.commands {
         let mut command = Command::new(words[0]);
         command.args(&words[1..]).current_dir(root());
+        if all {
+            command.env(DIFFERENTIAL_STEPS.0, DIFFERENTIAL_STEPS.1);
+        }
         output(command, None).await?;
     }
     Ok(String::new())

@@ -26,6 +26,25 @@ pub struct Deployment {
     /// Stored names of indexes, by `table.index`: an index that was dropped and declared
     /// again gets a new one, so that entries left over are never read.
     pub index_names: BTreeMap<String, String>,
+    #[doc(hidden)]
+    pub planted: Option<Planted>,
+}
+
+/// A mistake that the engine makes on purpose, for tests that must find it. Nothing but a
+/// test sets one.
+#[doc(hidden)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Planted {
+    /// The reader record of one cell for another is not written.
+    UnwrittenReader,
+    /// Readers of a cell whose height changes keep theirs.
+    StaleHeight,
+    /// Windows over several values of an index's first field are not told of writes.
+    IgnoredWindow,
+    /// Cells that nobody needs stay.
+    KeptCell,
+    /// What is read of stored cells is not noted.
+    StaleCertificate,
 }
 
 impl Deployment {
@@ -37,7 +56,13 @@ impl Deployment {
             manifest,
             revision: Revision(0),
             index_names: BTreeMap::new(),
+            planted: None,
         }
+    }
+
+    /// Whether tests planted this mistake.
+    pub(crate) fn has(&self, planted: Planted) -> bool {
+        self.planted == Some(planted)
     }
 
     /// The name under which an index is stored.

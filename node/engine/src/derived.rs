@@ -8,6 +8,7 @@ mod evaluate;
 mod frame;
 mod graph;
 mod heights;
+mod settle;
 mod target;
 mod values;
 

@@ -9,13 +9,14 @@ use flower_api::manifest::Table;
 use crate::{
     codec,
     cursor::Cursor,
-    deploy::Deployment,
+    deploy::{Deployment, Planted},
     derived::{Graph, IndexName},
     error::ViewError,
     js::CallError,
     key::{Space, meta},
     limits::{Cost, Deadline, Limits, Stamp, setting},
     problem,
+    range::ROW_TAIL,
     reads::ReadSetBuilder,
     record::{self, Row},
     view::{PatchBuilder, View},
@@ -152,7 +153,11 @@ impl Transaction {
         let found = match self.patch.get(space, key) {
             Some(written) => written.cloned(),
             None => {
-                self.reads.record(space, key);
+                let cell =
+                    space == Space::Cells || space == Space::Data && !key.ends_with(ROW_TAIL);
+                if !(cell && self.deployment.has(Planted::StaleCertificate)) {
+                    self.reads.record(space, key);
+                }
                 self.view.get(space, key)?
             }
         };

@@ -132,20 +132,7 @@ impl PatchBuilder {
         from: Bound<&[u8]>,
         to: Bound<&[u8]>,
     ) -> btree_map::Range<'_, (Space, Bytes), Option<Bytes>> {
-        let low = match from {
-            Bound::Included(k) => Bound::Included((space, Bytes::copy_from_slice(k))),
-            Bound::Excluded(k) => Bound::Excluded((space, Bytes::copy_from_slice(k))),
-            Bound::Unbounded => Bound::Included((space, Bytes::new())),
-        };
-        let high = match to {
-            Bound::Included(k) => Bound::Included((space, Bytes::copy_from_slice(k))),
-            Bound::Excluded(k) => Bound::Excluded((space, Bytes::copy_from_slice(k))),
-            Bound::Unbounded => match Space::from_number(space as u8 + 1) {
-                Some(next) => Bound::Excluded((next, Bytes::new())),
-                None => Bound::Unbounded,
-            },
-        };
-        self.writes.range((low, high))
+        self.writes.range(bounds(space, from, to))
     }
     /// Number of keys written.
     pub fn len(&self) -> usize {
@@ -164,6 +151,38 @@ impl PatchBuilder {
                 .map(|((space, key), value)| Write { space, key, value })
                 .collect(),
         }
+    }
+}
+
+type Bounds = (Bound<(Space, Bytes)>, Bound<(Space, Bytes)>);
+
+/// Bounds of the keys of a space, in a map of all spaces.
+fn bounds(space: Space, from: Bound<&[u8]>, to: Bound<&[u8]>) -> Bounds {
+    let key = |key: &[u8]| (space, Bytes::copy_from_slice(key));
+    let low = match from {
+        Bound::Included(k) => Bound::Included(key(k)),
+        Bound::Excluded(k) => Bound::Excluded(key(k)),
+        Bound::Unbounded => Bound::Included((space, Bytes::new())),
+    };
+    let high = match to {
+        Bound::Included(k) => Bound::Included(key(k)),
+        Bound::Excluded(k) => Bound::Excluded(key(k)),
+        Bound::Unbounded => match Space::from_number(space as u8 + 1) {
+            Some(next) => Bound::Excluded((next, Bytes::new())),
+            None => Bound::Unbounded,
+        },
+    };
+    (low, high)
+}
+
+/// Whether a map refuses such bounds: nothing lies between them.
+fn is_inverted(low: &Bound<(Space, Bytes)>, high: &Bound<(Space, Bytes)>) -> bool {
+    match (low, high) {
+        (Bound::Included(a), Bound::Included(b)) => a > b,
+        (Bound::Included(a) | Bound::Excluded(a), Bound::Included(b) | Bound::Excluded(b)) => {
+            a >= b
+        }
+        _ => false,
     }
 }
 
@@ -317,15 +336,16 @@ impl View for MemoryView {
         direction: Direction,
         visit: &mut dyn FnMut(&[u8], &[u8]) -> bool,
     ) -> Result<(), ViewError> {
-        let all = self
-            .entries
-            .iter()
-            .filter(|((s, k), _)| *s == space && within(k, from, to));
-        let mut ordered: Vec<_> = all.collect();
-        if direction == Direction::Backward {
-            ordered.reverse();
+        let (low, high) = bounds(space, from, to);
+        if is_inverted(&low, &high) {
+            return Ok(());
         }
-        for ((_, key), value) in ordered {
+        let mut found = self.entries.range((low, high));
+        let mut next = || match direction {
+            Direction::Forward => found.next(),
+            Direction::Backward => found.next_back(),
+        };
+        while let Some(((_, key), value)) = next() {
             if !visit(key, value) {
                 break;
             }

@@ -103,6 +103,7 @@ pub(super) fn read_bundle(
         source: stored.source.into(),
         manifest: stored.manifest,
         index_names: stored.index_names,
+        planted: None,
         revision: Revision(u64::from_be_bytes(*revision)),
     })))
 }

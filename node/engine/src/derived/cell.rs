@@ -237,6 +237,8 @@ impl Outcome {
 pub(crate) struct Cell {
     /// Kept without a reader.
     pub root: bool,
+    /// Nothing that it read was there.
+    pub hollow: bool,
     /// Number of cells on the longest path of derived values down from it, itself included.
     pub height: u8,
     /// Targets (see `target`) in the order in which they were read.
@@ -247,6 +249,7 @@ pub(crate) struct Cell {
 #[derive(Serialize, Deserialize)]
 struct Stored {
     root: bool,
+    hollow: bool,
     height: u8,
     deps: Vec<Bytes>,
     failed: bool,
@@ -258,6 +261,7 @@ impl Cell {
     pub fn encode(&self, revision: Revision) -> Bytes {
         let stored = Stored {
             root: self.root,
+            hollow: self.hollow,
             height: self.height,
             deps: self.deps.clone(),
             failed: self.outcome.failed,
@@ -278,6 +282,7 @@ impl Cell {
         let stored: Stored = postcard::from_bytes(body).ok()?;
         Some(Self {
             root: stored.root,
+            hollow: stored.hollow,
             height: stored.height,
             deps: stored.deps,
             outcome: Outcome {

@@ -60,6 +60,17 @@ pub(crate) enum Ended<'a> {
 impl Transaction {
     /// Reads the cell of derived value `name` for a key given as JSON.
     pub(crate) fn cell(&mut self, name: &str, key: &str) -> Result<Step> {
+        if self.graph.frames.is_empty() {
+            // A handler asks.
+            self.graph.goal = None;
+        }
+        match self.find_cell(name, key) {
+            Err(error) => self.defer(error),
+            found => found,
+        }
+    }
+
+    fn find_cell(&mut self, name: &str, key: &str) -> Result<Step> {
         let deployment = Arc::clone(&self.deployment);
         let declared = Self::derived(&deployment, name)?;
         let id = CellId::new(name, declared, key).map_err(DbError::Wrong)?;
@@ -98,7 +109,7 @@ impl Transaction {
     }
 
     /// What goes before anything else: giving up, or the cell that others wait for.
-    fn unfinished(&mut self) -> Result<Option<Step>> {
+    pub(super) fn unfinished(&mut self) -> Result<Option<Step>> {
         if self.graph.unwinding {
             return Ok(Some(Step::Unwind));
         }
@@ -183,7 +194,7 @@ impl Transaction {
     }
 
     /// Begins an evaluation, or makes room for it.
-    fn begin(&mut self, cell: CellId, stored: bool) -> Result<Step> {
+    pub(super) fn begin(&mut self, cell: CellId, stored: bool) -> Result<Step> {
         if self.graph.frames.len() >= NESTED {
             self.give_up(cell, stored);
             return Ok(Step::Unwind);
@@ -320,13 +331,10 @@ impl Transaction {
         };
         let old = state.record.take();
         let old_height = old.as_ref().map_or(0, |cell| cell.height);
-        let mut root = old.as_ref().map_or(state.rooted, |cell| cell.root);
-        if declared.materialize == Materialize::Always && old.is_some() && root && empty {
-            root = false;
-            state.rooted = false;
-        }
+        let root = old.as_ref().map_or(state.rooted, |cell| cell.root);
         state.record = Some(Cell {
             root,
+            hollow: empty,
             height,
             deps: deps.clone(),
             outcome: outcome.clone(),
@@ -335,6 +343,8 @@ impl Transaction {
         self.check_height(&id, height)?;
         if !root {
             self.graph.doubtful.insert(id.clone());
+        } else if empty && declared.materialize == Materialize::Always {
+            self.graph.hollow.insert(id.clone());
         }
         if declared.on_error == OnError::Reject {
             self.graph.strict.insert(id.clone());
@@ -355,29 +365,5 @@ impl Transaction {
             }
         }
         Ok(())
-    }
-
-    /// The next cell to bring up to date, those that read least first; when there is none,
-    /// what nobody needs is collected. `last`: the handler has ended, so that what refuses
-    /// errors is heard.
-    pub(crate) fn next_dirty(&mut self, last: bool) -> Result<Step> {
-        if !self.writable || self.graph.evaluating() {
-            return Ok(Step::Done);
-        }
-        if let Some(step) = self.unfinished()? {
-            return Ok(step);
-        }
-        self.mark_changes()?;
-        while let Some((_, id)) = self.graph.dirty.first().cloned() {
-            if self.is_needed(&id)? {
-                return self.begin(id, true);
-            }
-            self.remove(&id)?;
-        }
-        self.collect()?;
-        if last {
-            self.rejected()?;
-        }
-        Ok(Step::Done)
     }
 }

@@ -13,7 +13,9 @@ use super::{
     target::{self, IndexName},
 };
 use crate::{
+    deploy::Planted,
     error::ViewError,
+    js::CallError,
     key::Space,
     problem,
     range::KeyRange,
@@ -60,10 +62,16 @@ pub(crate) struct Graph {
     pub(super) waiting: Vec<Waiting>,
     /// The evaluations that run are given up, down to the first.
     pub(super) unwinding: bool,
+    /// The cell that maintenance evaluates.
+    pub(super) goal: Option<CellId>,
+    /// Cells that maintenance could not evaluate, and why.
+    pub(super) deferred: BTreeMap<CellId, CallError>,
     /// Outcomes of cells that are not stored, until the next write.
     pub(super) memo: BTreeMap<CellId, Outcome>,
     /// Cells below which nothing is dirty.
     pub(super) clean: BTreeSet<CellId>,
+    /// Roots of `always` evaluated by this call that found nothing there.
+    pub(super) hollow: BTreeSet<CellId>,
     /// Stored cells evaluated by this call that refuse errors.
     pub(super) strict: BTreeSet<CellId>,
     changed_rows: BTreeSet<(String, String)>,
@@ -275,8 +283,10 @@ impl Transaction {
                 self.mark(reader)?;
             }
         }
+        let ignored = usize::from(self.deployment.has(Planted::IgnoredWindow));
         for (index, key) in std::mem::take(&mut self.graph.changed_entries) {
-            for (n, (begin, left_out)) in index.around(&key).into_iter().enumerate() {
+            let around = index.around(&key).into_iter().enumerate();
+            for (n, (begin, left_out)) in around.skip(ignored) {
                 let prefix = target::readers_of(&begin);
                 let (mut found, mut seen) = (Vec::new(), 0);
                 self.scan_prefix(Space::Readers, &prefix, &mut |stored| {
@@ -316,10 +326,26 @@ impl Transaction {
         Ok(rooted || self.has_reader(id)?)
     }
 
+    /// Ends the roots of `always` whose inputs were there before this call and are gone after
+    /// it. What comes and goes within the call counts neither way.
+    pub(super) fn drop_hollow(&mut self) -> Result<()> {
+        for id in std::mem::take(&mut self.graph.hollow) {
+            let Some(state) = self.graph.cells.get(&id) else {
+                continue;
+            };
+            let before = state.before.as_deref().and_then(Cell::decode);
+            let lost = before.is_some_and(|cell| cell.root && !cell.hollow);
+            if lost && state.record.as_ref().is_some_and(|cell| cell.hollow) {
+                self.set_root(&id, false)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Removes the cells that lost their last reader or root, and what only they read.
     pub(super) fn collect(&mut self) -> Result<()> {
         while let Some(id) = self.graph.doubtful.pop_first() {
-            if !self.is_needed(&id)? {
+            if !self.deployment.has(Planted::KeptCell) && !self.is_needed(&id)? {
                 self.remove(&id)?;
             }
         }
@@ -347,7 +373,11 @@ impl Transaction {
                 self.graph.doubtful.insert(cell);
             }
         }
+        let unwritten = self.deployment.has(Planted::UnwrittenReader);
         for target in after.difference(&before) {
+            if unwritten && target::as_cell(target).is_some() {
+                continue;
+            }
             let key = target::reader_key(target, id);
             self.put_mark(Space::Readers, key, Some(Bytes::new()))?;
         }

@@ -6,6 +6,8 @@ use serde_json::{Value, json};
 use super::*;
 
 const ORDERS: &str = include_str!("../../../../../docs/examples/orders.js");
+const SHEET: &str = include_str!("../../../../../docs/examples/sheet.js");
+const COMMENTS: &str = include_str!("../../../../../docs/examples/comments.js");
 const COUNTER: &str = include_str!("../../../../../docs/examples/counter.js");
 
 #[test]
@@ -21,7 +23,9 @@ fn the_manifest_says_what_is_declared() {
     assert_eq!(place.kind, FunctionKind::Mutation);
     assert_eq!(place.errors["no-customer"], 404);
     assert_eq!(manifest.functions["order"].kind, FunctionKind::Query);
-    assert_eq!(manifest.functions.len(), 8);
+    assert_eq!(manifest.functions.len(), 9);
+    assert_eq!(manifest.derived.len(), 2);
+    assert_eq!(manifest.derived["total"].index.as_deref(), Some("byValue"));
 }
 
 fn item(sku: &str, qty: u64, cents: u64) -> Value {
@@ -106,4 +110,101 @@ fn counters_count() {
     assert_eq!(rest["rows"][0]["value"], 3);
     // Two rows and two index entries: no entry is left behind.
     assert_eq!(world.view.entries().count(), 4);
+}
+
+#[test]
+fn totals_follow_their_lines_and_are_ranked() {
+    let mut world = world(ORDERS);
+    let ann = world.mutate("addCustomer", json!({"name": "Ann"}));
+    let place = |world: &mut World, items: Value| {
+        world.mutate("placeOrder", json!({"customer": ann, "items": items}))
+    };
+    let small = place(&mut world, json!([item("a", 1, 49_999)]));
+    let large = place(&mut world, json!([item("a", 5, 10_000), item("b", 1, 7)]));
+    let totals = |world: &mut World| {
+        let rows = world.query("ranking", json!({"n": 5}));
+        let rows = rows.as_array().unwrap().iter();
+        rows.map(|row| (row["id"].clone(), row["total"].clone()))
+            .collect::<Vec<_>>()
+    };
+    let less = json!(50_007 - 50_007 / 20);
+    let expected = [(small.clone(), json!(49_999)), (large.clone(), less)];
+    assert_eq!(totals(&mut world), expected);
+    // One cent more, and 5 % less.
+    let order = world.query("order", json!({"id": large}));
+    let line = order["lines"][0]["id"].clone();
+    let new = world.mutate("setQty", json!({"line": line, "qty": 6}));
+    assert_eq!(new, 60_007 - 3_000);
+    assert_eq!(totals(&mut world)[0], (large, json!(57_007)));
+}
+
+fn set(world: &mut World, name: &str, formula: &str) -> Value {
+    world.mutate("set", json!({"name": name, "formula": formula}))
+}
+
+#[test]
+fn a_sheet_follows_its_formulas() {
+    let mut world = world(SHEET);
+    assert_eq!(set(&mut world, "A1", "2"), json!({"value": 2}));
+    assert_eq!(set(&mut world, "A2", "=(A1 + 1) * 2"), json!({"value": 6}));
+    assert_eq!(
+        set(&mut world, "A3", "=sum(A1, A2, 4) / B1"),
+        json!({"error": "value({\"cell\":\"0000000000030000\"}): division by 0"})
+    );
+    let value_of = |world: &mut World, name: &str| {
+        let all = world.query("read", json!({}));
+        let mut cells = all.as_array().unwrap().iter();
+        let found = cells.find(|cell| cell["name"] == name).cloned();
+        found.unwrap_or_default()
+    };
+    // B1 did not exist; the formula that names it sees it come, and change.
+    set(&mut world, "B1", "4");
+    assert_eq!(value_of(&mut world, "A3")["value"], 3);
+    set(&mut world, "A1", "=B1");
+    assert_eq!(value_of(&mut world, "A3")["value"], 4.5);
+    let before = world.view.entries().count();
+    let refused = world.fails("set", json!({"name": "B1", "formula": "=1 + A3"}));
+    assert_eq!(
+        (refused.status, refused.code.as_str()),
+        (409, "derived-cycle")
+    );
+    assert!(refused.detail.contains("value("), "{}", refused.detail);
+    assert_eq!(world.view.entries().count(), before);
+    assert_eq!(value_of(&mut world, "A3")["value"], 4.5);
+    set(&mut world, "B1", "");
+    assert!(value_of(&mut world, "A3")["error"].is_string());
+    assert_eq!(value_of(&mut world, "A2")["value"], 2);
+}
+
+#[test]
+fn comments_count_what_is_below_them() {
+    let mut world = world(COMMENTS);
+    let say = |world: &mut World, parent: Option<&Value>| {
+        let mut args = json!({"author": "ann", "text": "…"});
+        if let Some(parent) = parent {
+            args["parent"] = parent.clone();
+        }
+        world.mutate("say", args)
+    };
+    let (a, b) = (say(&mut world, None), say(&mut world, None));
+    let below = say(&mut world, Some(&a));
+    let deep = say(&mut world, Some(&below));
+    say(&mut world, Some(&below));
+    say(&mut world, Some(&b));
+    let seen = |world: &mut World| {
+        let all = world.query("list", json!({}));
+        let all = all.as_array().unwrap().iter();
+        all.map(|c| (c["id"].clone(), c["replies"].as_u64().unwrap()))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(seen(&mut world), [(b.clone(), 1), (a.clone(), 3)]);
+    let busiest = world.query("busiest", json!({"n": 2}));
+    let expected = json!([{"comment": a, "value": 3}, {"comment": below, "value": 2}]);
+    assert_eq!(busiest, expected);
+    say(&mut world, Some(&deep));
+    assert_eq!(seen(&mut world), [(a.clone(), 4), (b.clone(), 1)]);
+    let args = json!({"comment": below}).to_string();
+    let done = world.mutate_raw("remove", &args).unwrap();
+    assert_eq!(done.result, "4");
+    assert_eq!(seen(&mut world), [(b, 1), (a, 0)]);
 }

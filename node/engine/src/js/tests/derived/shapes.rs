@@ -247,3 +247,88 @@ fn a_query_on_demand_reads_rows_and_stores_nothing() {
     assert_eq!(done.cost.cells, 0, "read from its record");
     assert!(!done.reads.touched_by_key(Space::Data, &row(&world)));
 }
+
+const NOTES: &str = "
+import { derived, mutation, query, t, table } from '@flower/sdk';
+table('notes', { room: t.int() }, { indexes: { byRoom: ['room'] } });
+const size = derived('size', { room: t.int() }, t.int(),
+  (db, key) => db.notes.byRoom.range(key).count(), { materialize: 'always', index: 'byValue' });
+export const ask = mutation({}, (tx, { room }) => tx.get(size, { room }));
+export const add = mutation({}, (tx, { room }) => tx.notes.insert({ room }));
+const clear = (tx, room) => {
+  for (const { id } of tx.notes.byRoom.range({ room })) tx.notes.delete(id);
+};
+export const drop = mutation({}, (tx, { room }) => clear(tx, room));
+export const flicker = mutation({}, (tx, { room }) => {
+  tx.notes.insert({ room });
+  const seen = tx.size.byValue.range().count();
+  clear(tx, room);
+  return seen;
+});
+export const renew = mutation({}, (tx, { room }) => {
+  clear(tx, room);
+  const seen = tx.size.byValue.range({ value: 0 }).count();
+  tx.notes.insert({ room });
+  return seen;
+});
+";
+
+/// What counts is what was there before a call and what is after it.
+#[test]
+fn what_comes_and_goes_within_a_call_ends_no_root() {
+    let mut world = world(NOTES);
+    let room = json!({"room": 1});
+    assert_eq!(world.mutate("ask", room.clone()), 0);
+    assert_eq!(world.count(Space::Cells), 1, "kept from its first read on");
+    assert_eq!(world.mutate("flicker", room.clone()), 1);
+    assert_eq!(world.count(Space::Cells), 1, "nothing was there before");
+    world.mutate("add", room.clone());
+    assert_eq!(world.mutate("renew", room.clone()), 1);
+    assert_eq!(world.count(Space::Cells), 1, "something is there again");
+    world.mutate("drop", room.clone());
+    assert_eq!(world.count(Space::Cells), 0);
+    assert_eq!(world.count(Space::Readers), 0);
+    world.mutate("flicker", room);
+    assert_eq!(world.count(Space::Cells), 0);
+}
+
+const LOOSE: &str = "
+import { derived, mutation, query, t, table } from '@flower/sdk';
+table('ends', { name: t.text(), on: t.text() }, { indexes: { byName: ['name'] } });
+table('tops', { on: t.text().optional() });
+const end = derived('end', { name: t.text() }, t.int(), (db, { name }, get) => {
+  const found = db.ends.byName.range({ name }).first();
+  return found ? 1 + get(end, { name: found.on }) : 0;
+});
+const top = derived('top', { id: t.id('tops') }, t.int(), (db, { id }, get) => {
+  const { on } = db.tops.get(id);
+  return on === undefined ? -1 : get(end, { name: on });
+}, { materialize: { each: 'tops' } });
+export const add = mutation({}, (tx, { name, on }) => tx.ends.insert({ name, on }));
+export const watch = mutation({}, (tx, { on }) => tx.tops.insert({ on }));
+export const close = mutation({}, (tx, { id, on, leave }) => {
+  for (const row of tx.ends.byName.range({ name: on })) tx.ends.patch(row.id, { on: 'a' });
+  if (leave === 'row') tx.tops.delete(id);
+  if (leave === 'value') tx.tops.patch(id, { on: undefined });
+});
+";
+
+/// Cells on a circle that lose their last reader in the same mutation are gone, not refused.
+#[test]
+fn a_circle_that_nobody_reads_in_the_end_refuses_nothing() {
+    for leave in ["row", "value", "nothing"] {
+        let mut world = world(LOOSE);
+        world.mutate("add", json!({"name": "a", "on": "b"}));
+        world.mutate("add", json!({"name": "b", "on": "c"}));
+        let id = world.mutate("watch", json!({"on": "a"}));
+        assert_eq!(world.count(Space::Cells), 3);
+        let args = json!({"id": id, "on": "b", "leave": leave});
+        if leave == "nothing" {
+            let refused = world.fails("close", args);
+            assert_eq!(refused.code, "derived-cycle");
+            continue;
+        }
+        world.mutate("close", args);
+        assert_eq!(world.count(Space::Cells), 0);
+    }
+}
