@@ -40,6 +40,28 @@ async fn forty_bumps(http: support::Http, client: usize) {
     }
 }
 
+/// What a follower is asked that only a leader does, while the leader cannot be reached.
+async fn followers_refuse(nodes: &[support::TestNode]) {
+    // What a follower does not lead it does not do.
+    let refused = nodes[1].http.admin_post(path::FORMED, &no_fence()).await;
+    assert_eq!(refused.problem(), (409, "not-leader".into()));
+    // A bundle it sends on, and says so when the leader cannot be reached.
+    let refused = nodes[1].http.deploy(APP).await;
+    assert_eq!(refused.problem(), (503, "not-leader".into()));
+    let leader = member(&nodes[0]).to_string();
+    assert!(
+        refused.json()["detail"].to_string().contains(&leader),
+        "{refused:?}"
+    );
+    // A call that was sent on goes no further.
+    let call = json!({ "fence": {}, "source": APP }).to_string();
+    let (to, sent_on) = (&nodes[1].http, [("flower-forwarded-by", "1")]);
+    let refused = to
+        .send(to.admin, http::Method::POST, path::DEPLOY, &sent_on, call)
+        .await;
+    assert_eq!(refused.problem(), (409, "not-leader".into()));
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn any_node_takes_calls_and_keys_survive_the_leader() {
     let serve = ServeSettings {
@@ -66,24 +88,7 @@ async fn any_node_takes_calls_and_keys_survive_the_leader() {
         let receipt = other.get(&format!("/v1/p/_/receipts/{key}")).await.ok();
         assert_eq!(receipt["result"], json!(i + 1));
     }
-    // What a follower does not lead it does not do.
-    let refused = nodes[1].http.admin_post(path::FORMED, &no_fence()).await;
-    assert_eq!(refused.problem(), (409, "not-leader".into()));
-    // A bundle it sends on, and says so when the leader cannot be reached.
-    let refused = nodes[1].http.deploy(APP).await;
-    assert_eq!(refused.problem(), (503, "not-leader".into()));
-    let leader = member(&nodes[0]).to_string();
-    assert!(
-        refused.json()["detail"].to_string().contains(&leader),
-        "{refused:?}"
-    );
-    // A call that was sent on goes no further.
-    let call = json!({ "fence": {}, "source": APP }).to_string();
-    let (to, sent_on) = (&nodes[1].http, [("flower-forwarded-by", "1")]);
-    let refused = to
-        .send(to.admin, http::Method::POST, path::DEPLOY, &sent_on, call)
-        .await;
-    assert_eq!(refused.problem(), (409, "not-leader".into()));
+    followers_refuse(&nodes).await;
 
     // Clients of the followers see no failed call while leadership moves and the old leader
     // stops.

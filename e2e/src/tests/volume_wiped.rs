@@ -109,7 +109,9 @@ async fn refused(flower: &Flower, pod: &str) -> Result<()> {
         Duration::from_secs(60),
         || async {
             let log = cluster.kubectl(&["-n", &namespace, "logs", pod]).await?;
-            let complaint = log.lines().find(|line| line.contains("the one that was meant is gone"));
+            let complaint = log
+                .lines()
+                .find(|line| line.contains("the one that was meant is gone"));
             complaint.context("its log does not say so").map(drop)
         },
     )

@@ -292,7 +292,10 @@ impl Consensus {
         }
         // Its greeting tells, whatever it answers.
         let (purpose, question) = (wire::Purpose::Fence, wire::Request::Fence);
-        let asked = self.0.links.call(member, address, purpose, &question, ASK_LIMIT);
+        let asked = self
+            .0
+            .links
+            .call(member, address, purpose, &question, ASK_LIMIT);
         let _ = asked.await;
         let said = self.0.links.client_address(member);
         Some(said.unwrap_or_else(|| default_client_address(address)))

@@ -51,16 +51,7 @@ impl End {
 /// # Errors
 /// When the API server refuses or does not answer, or a node answers nonsense.
 pub async fn run(ctx: &Ctx, cached: &FlowerCluster) -> Result<End, Error> {
-    let namespace = cached.namespace().ok_or(Error::Incomplete("a namespace"))?;
-    let api: Api<FlowerCluster> = Api::namespaced(ctx.client.clone(), &namespace);
-    let name = cached.name_any();
-    let object = api.get_opt(&name).await.map_err(Error::kube(
-        "reading",
-        format!("FlowerCluster {namespace}/{name}"),
-    ))?;
-    let Some(object) = object.filter(|one| one.metadata.deletion_timestamp.is_none()) else {
-        ctx.forget(&cached.uid().unwrap_or_default());
-        ctx.metrics.forget(&namespace, &name);
+    let Some(object) = read(ctx, cached).await? else {
         return Ok(End::Gone);
     };
     let old = object.status.clone().unwrap_or_default();
@@ -129,6 +120,23 @@ pub async fn run(ctx: &Ctx, cached: &FlowerCluster) -> Result<End, Error> {
         Some((error, _)) => Err(error),
         None => Ok(end(&plan, &acted)),
     }
+}
+
+/// The object as it is now; nothing, and nothing kept of it, when it is gone or going.
+async fn read(ctx: &Ctx, cached: &FlowerCluster) -> Result<Option<FlowerCluster>, Error> {
+    let namespace = cached.namespace().ok_or(Error::Incomplete("a namespace"))?;
+    let api: Api<FlowerCluster> = Api::namespaced(ctx.client.clone(), &namespace);
+    let name = cached.name_any();
+    let object = api.get_opt(&name).await.map_err(Error::kube(
+        "reading",
+        format!("FlowerCluster {namespace}/{name}"),
+    ))?;
+    let object = object.filter(|one| one.metadata.deletion_timestamp.is_none());
+    if object.is_none() {
+        ctx.forget(&cached.uid().unwrap_or_default());
+        ctx.metrics.forget(&namespace, &name);
+    }
+    Ok(object)
 }
 
 /// With neither an image in the spec nor one in the status, what runs already decides: the

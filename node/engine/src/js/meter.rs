@@ -132,7 +132,8 @@ impl Meter {
     }
 
     fn stop(&self, why: Stop) {
-        self.exhausted.set(self.exhausted.get() || why == Stop::Heap);
+        self.exhausted
+            .set(self.exhausted.get() || why == Stop::Heap);
         if self.stopped.get().is_none() {
             self.stopped.set(Some(why));
         }
