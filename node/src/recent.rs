@@ -277,7 +277,7 @@ mod tests {
             }
             let (after, upto) = at;
             let inside = |w: &&Written| w.index > after && w.index <= upto;
-            let expected = all.iter().filter(inside).filter(|w| w.touches(&reads)).next_back();
+            let expected = all.iter().filter(inside).rfind(|w| w.touches(&reads));
             match ring.touched(&reads, after, upto) {
                 Touched::Unknown => {
                     prop_assert!(upto > entries.len() as u64 || ring.since(after).is_none());
