@@ -46,7 +46,8 @@ function given(spec, wrong) {
 
 function shown(...values) {
   const text = (value) => (typeof value === "number" ? String(value) : JSON.stringify(value));
-  return values.map(text).join(", ").substring(0, 80);
+  const given = values.filter((value) => value !== undefined);
+  return given.map(text).join(", ").substring(0, 80);
 }
 
 function wrongBounds(call, what, least, ...bounds) {
