@@ -275,7 +275,7 @@ async fn a_resumed_watch_is_told_what_it_does_not_have() {
     let ahead = (second + 1).to_string();
     let headers = [("last-event-id", &*ahead), ("flower-deadline-ms", "300")];
     let refused = http.try_watch(&headers, &body).await.err().unwrap();
-    assert_eq!(refused.problem(), (503, "timeout".into()));
+    assert_eq!(refused.problem(), (504, "timeout".into()));
     let headers = [("last-event-id", &*ahead)];
     let (opened, _) = tokio::join!(http.try_watch(&headers, &body), bump(http, "a"));
     let mut opened = opened.unwrap_or_else(|_| panic!());

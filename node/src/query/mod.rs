@@ -26,6 +26,7 @@ use flower_store::StateView;
 use parking_lot::{Mutex, MutexGuard};
 use rand::RngCore;
 use tokio::sync::{Notify, Semaphore, watch};
+use tracing::Instrument;
 
 use crate::{
     consensus::Consensus,
@@ -146,12 +147,15 @@ impl Queries {
                 Next::Join(landing) => (landing, false),
                 Next::Fly(flight, landing) => {
                     let (queries, key, view) = (self.clone(), key.clone(), view.clone());
-                    self.0.env.tasks.spawn_brief("query", async move {
+                    let flown = async move {
                         let flown = queries.evaluate(&key, &deployment, &view, deadline).await;
                         let landed = flown.map(|outcome| landed(outcome, &view, &deployment));
                         queries.keep(&key, &landed);
                         queries.board().land(&key, flight, landed);
-                    });
+                    };
+                    // What it logs belongs to the call that began it.
+                    let flown = flown.in_current_span();
+                    self.0.env.tasks.spawn_brief("query", flown);
                     (landing, true)
                 }
             };
