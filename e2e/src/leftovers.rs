@@ -185,7 +185,7 @@ pub async fn check(paths: &Paths) -> Result<String> {
 
 /// Runs `up` in a process of its own, and kills that after a while if asked to.
 async fn up(paths: &Paths, kill_after: Option<Duration>) -> Result<()> {
-    let mut command = tokio::process::Command::new(std::env::current_exe()?);
+    let mut command = tokio::process::Command::new(crate::agent::own_program());
     command
         .args(["up", "--only-kubernetes"])
         .env("FLOWER_E2E_STATE", paths.state())
