@@ -300,9 +300,11 @@ impl Workers {
         let limit = Duration::from_millis(wall.ms);
         match self.0.env.within(limit, &mut result).await {
             Some(Ok(value)) => {
+                // Free before the caller goes on: it may call again at once.
+                drop(slot);
                 let _ = tell.send(Ok(value));
             }
-            Some(Err(_)) => {}
+            Some(Err(_)) => drop(slot),
             None => {
                 flag.store(true, Ordering::Relaxed);
                 let _ = tell.send(Err(Box::new((wall.passed)(wall.ms))));
@@ -312,7 +314,6 @@ impl Workers {
                 }
             }
         }
-        drop(slot);
     }
 
     fn abandon(&self, worker: u32) {

@@ -10,7 +10,7 @@ use flower_api::{
 };
 use serde_json::{json, value::RawValue};
 
-use super::{ClientTarget, Failure, Output, call::check_json};
+use super::{ClientTarget, Failure, Output, call::check_json, print};
 use crate::client::{Answer, Api, NoAnswer, Stream, sse::Event};
 
 /// A node answers within its own limit, which is shorter.
@@ -160,7 +160,7 @@ pub(super) async fn watch(args: WatchArgs, output: Output) -> Result<(), Failure
 /// A connection that was lost is told once it was there.
 fn told_lost(why: &NoAnswer, reached: bool) {
     if reached {
-        eprintln!("flower: {why}; trying again");
+        print::complain(format_args!("{why}; trying again"));
     }
 }
 
@@ -203,20 +203,19 @@ async fn follow(
             .as_deref()
             .and_then(|r| r.parse::<u64>().ok());
         match (meaning, output) {
-            (Meaning::Result(value), Output::Text) => println!("{value}"),
+            (Meaning::Result(value), Output::Text) => print::line(value),
             (Meaning::Result(value), Output::Json) => {
                 let etag = &follower.etag;
-                println!(
-                    "{}",
-                    json!({ "revision": revision, "etag": etag, "value": value })
-                );
+                print::line(json!({ "revision": revision, "etag": etag, "value": value }));
             }
-            (Meaning::NoResult(problem), Output::Text) => eprintln!("flower: {problem}"),
+            (Meaning::NoResult(problem), Output::Text) => print::complain(problem),
             (Meaning::NoResult(problem), Output::Json) => {
                 let at = problem.revision;
-                println!("{}", json!({ "revision": at, "problem": problem }));
+                print::line(json!({ "revision": at, "problem": problem }));
             }
-            (Meaning::Reload(hash), _) => eprintln!("flower: deployment {hash} answers now"),
+            (Meaning::Reload(hash), _) => {
+                print::complain(format_args!("deployment {hash} answers now"))
+            }
             (Meaning::Moved(after), _) => return Ok(Next::After(after)),
             (Meaning::Ended(problem), _) => return Err((*problem).into()),
             (Meaning::Nothing, _) => {}
