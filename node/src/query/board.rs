@@ -100,12 +100,12 @@ impl Board {
             return Next::Alone;
         }
         match self.cache.find(key, deployment, at, ring) {
-            Found::Valid(outcome, _) => {
+            Found::Valid(outcome, _) if !outcome.is_logged() => {
                 self.cache.count(true);
                 return Next::Known(outcome);
             }
             Found::Newer => return Next::Renew,
-            Found::Nothing => {}
+            Found::Valid(..) | Found::Nothing => {}
         }
         if let Some(flight) = self.flights.get(key) {
             return Next::Join(flight.tell.subscribe());

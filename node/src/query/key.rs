@@ -3,7 +3,7 @@
 use std::{fmt, str::FromStr, sync::Arc};
 
 use bytes::Bytes;
-use flower_api::wire::Problem;
+use flower_api::wire::{Problem, code};
 use flower_engine::ReadSet;
 use sha2::{Digest, Sha256};
 
@@ -99,8 +99,15 @@ impl Outcome {
         self.reads.as_ref().is_some_and(|reads| reads.clock)
     }
 
-    /// Whether another attempt at the same state may end otherwise.
+    /// Whether another attempt at the same state may end otherwise: a budget of time or memory
+    /// was used up, or nobody knows what was read. What an application throws is thrown again.
     pub fn is_shaky(&self) -> bool {
+        let problem = self.result.as_ref().err();
+        problem.is_some_and(|p| p.code == code::BUDGET || (p.status >= 500 && self.reads.is_none()))
+    }
+
+    /// Whether every call that meets it is to have lines of its own in the log.
+    pub fn is_logged(&self) -> bool {
         self.result.as_ref().is_err_and(|p| p.status >= 500)
     }
 

@@ -22,8 +22,10 @@ pub type Number = u128;
 /// Estimated bytes of a watched query besides its key and name.
 const ASK_BYTES: u64 = 320;
 /// What a query without a lasting outcome costs others is bounded: it is tried again so long
-/// after it failed, milliseconds.
+/// after it failed, milliseconds, and after twice that each time that it fails once more …
 const COOL_MS: u64 = 5_000;
+/// … up to so many times.
+const COOLER: u32 = 5;
 
 /// Bounds.
 #[derive(Debug, Clone, Copy)]
@@ -123,6 +125,8 @@ struct Distinct {
     touched: u64,
     /// Before this time it is not tried again.
     cool_until: u64,
+    /// How often in a row it had no lasting outcome.
+    failures: u32,
 }
 
 impl Hub {
@@ -289,6 +293,7 @@ impl Hub {
             at: 0,
             touched: self.marked,
             cool_until: 0,
+            failures: 0,
         };
         self.queries.insert(query, distinct);
         self.blind.insert(query);
@@ -371,8 +376,16 @@ impl Hub {
             .collect();
         for query in ready {
             self.cooling.remove(&query);
-            let touched = self.queries.get(&query).map_or(0, |q| q.touched);
-            self.touch(query, touched, now_ms, &mut news);
+            let Some(distinct) = self.queries.get(&query) else {
+                continue;
+            };
+            // Whatever was written: the same state may do this time.
+            for number in &distinct.watchers {
+                if let Some(watch) = self.watches.get_mut(number) {
+                    watch.due.insert(query);
+                    news.insert(*number);
+                }
+            }
         }
         news
     }
@@ -383,7 +396,6 @@ impl Hub {
         };
         distinct.touched = distinct.touched.max(index);
         if distinct.cool_until > now_ms {
-            self.cooling.insert(query, distinct.cool_until);
             return;
         }
         for number in &distinct.watchers {
@@ -420,10 +432,15 @@ impl Hub {
                 Touched::Unknown => marked,
             },
         };
-        distinct.cool_until = match outcome.is_shaky() {
-            true => now_ms.saturating_add(COOL_MS),
-            false => 0,
-        };
+        if outcome.is_shaky() {
+            let wait = COOL_MS << distinct.failures.min(COOLER);
+            distinct.failures += 1;
+            distinct.cool_until = now_ms.saturating_add(wait);
+            self.cooling.insert(query, distinct.cool_until);
+        } else {
+            (distinct.failures, distinct.cool_until) = (0, 0);
+            self.cooling.remove(&query);
+        }
         if distinct.reads != outcome.reads {
             if let Some(old) = distinct.reads.take() {
                 self.index.remove(query, &old);
@@ -519,12 +536,8 @@ impl Hub {
             }
             let distinct = self.queries.get(query);
             let later = distinct.is_some_and(|d| d.touched > at && d.cool_until == 0);
-            if later {
-                continue;
-            }
-            watch.due.remove(query);
-            if let Some(distinct) = distinct.filter(|d| d.touched > at) {
-                self.cooling.insert(*query, distinct.cool_until);
+            if !later {
+                watch.due.remove(query);
             }
         }
         watch.begun = true;

@@ -107,6 +107,37 @@ fn a_query_that_failed_is_tried_again_after_a_while_only() {
     assert!(hub.tick(5_999).is_empty() && !hub.has_news(1));
     assert_eq!(hub.tick(6_000), BTreeSet::from([1]));
     assert!(hub.has_news(1));
+    // Again, with nothing written since: after twice as long.
+    let problem = flower_api::wire::Problem::new(500, "budget", "Budget", "too long");
+    let failed = Arc::new(Outcome::new(&key("q"), Err(problem), None));
+    hub.learn(&key("q"), 2, &failed, &ring, 6_000);
+    hub.settle(1, 2, Revision(2), &BTreeMap::from([(key("q"), failed)]));
+    assert!(hub.tick(15_999).is_empty() && !hub.has_news(1));
+    assert_eq!(hub.tick(16_000), BTreeSet::from([1]));
+    // A result ends it.
+    let result = outcome(&key("q"), "1", &[1]);
+    hub.learn(&key("q"), 2, &result, &ring, 16_000);
+    hub.settle(1, 2, Revision(2), &BTreeMap::from([(key("q"), result)]));
+    assert!(hub.tick(1 << 40).is_empty() && !hub.has_news(1));
+}
+
+#[test]
+fn what_an_application_throws_is_looked_at_again_when_what_it_read_is_written() {
+    let mut hub = Hub::new(bounds(), 1, Revision(1));
+    let mut ring = Ring::new(1 << 20, 1);
+    hub.open(1, &[ask("a", "q")], Revision(0)).unwrap();
+    let mut reads = ReadSetBuilder::default();
+    reads.record(Space::Index, &[7]);
+    let problem = flower_api::wire::Problem::new(500, "internal", "Internal error", "thrown");
+    let thrown = Arc::new(Outcome::new(&key("q"), Err(problem), Some(reads.finish())));
+    hub.learn(&key("q"), 1, &thrown, &ring, 0);
+    hub.settle(1, 1, Revision(1), &BTreeMap::from([(key("q"), thrown)]));
+    for (index, cell, news) in [(2, 9, false), (3, 7, true)] {
+        let write = written(index, &[cell]);
+        ring.note(write.clone());
+        let told = hub.mark(Some(&[write]), index, Revision(index), 0);
+        assert_eq!((!told.is_empty(), hub.has_news(1)), (news, news), "{index}");
+    }
 }
 
 #[test]
