@@ -480,7 +480,7 @@ async fn deaf(http: &Http, queries: &Value) -> tokio::net::TcpStream {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_that_never_reads_is_let_go_and_the_others_see_everything() {
     let limits = WatchLimits {
-        stall_ms: 1_000,
+        stall_ms: 4_000,
         step: 2_048 * KIB,
         ..WatchLimits::default()
     };

@@ -11,6 +11,7 @@ mod outbox;
 mod session;
 
 use std::{
+    collections::BTreeMap,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -26,7 +27,7 @@ use flower_api::{
 };
 use parking_lot::Mutex;
 use rand::{Rng, RngCore, rngs::StdRng};
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -36,7 +37,8 @@ use crate::{
     query::Queries,
 };
 use admission::Admission;
-use hub::{Ask, Bounds, Refused};
+use hub::{Ask, Bounds, Number, Refused};
+use outbox::Outbox;
 pub use outbox::Stream;
 use session::Session;
 
@@ -44,6 +46,8 @@ use session::Session;
 const NAMES_BYTES: u64 = 16 * MIB;
 /// How often the hub looks whether a failed query may be tried again.
 const TICK: Duration = Duration::from_secs(1);
+/// While others wait for room, a client that takes nothing may hold it for this long.
+const STUCK: Duration = Duration::from_millis(500);
 /// Clients of a node that stops come back within this, for each hundred of them.
 const SPREAD_MS: u64 = 250;
 
@@ -62,6 +66,7 @@ struct Inner {
     room_kib: u32,
     rng: Mutex<StdRng>,
     closing: CancellationToken,
+    outboxes: Mutex<BTreeMap<Number, Outbox>>,
     steps: AtomicU64,
 }
 
@@ -116,6 +121,7 @@ impl Watches {
             room_kib,
             rng: Mutex::new(env.seeds.child("watches").rng()),
             closing: CancellationToken::new(),
+            outboxes: Mutex::default(),
             steps: AtomicU64::new(0),
         }));
         let follower = watches.clone();
@@ -177,7 +183,8 @@ impl Watches {
             board.watch(wanted.asks.iter().map(|ask| ask.key.clone()));
             board.wakes(id.number, news.clone());
         }
-        let (outbox, stream) = outbox::outbox();
+        let (outbox, stream) = outbox::outbox(inner.env.clock.clone());
+        inner.outboxes.lock().insert(id.number, outbox.clone());
         let session = Session::new(self.clone(), id, news, outbox, wanted);
         inner.env.tasks.spawn_brief("watch", session.run());
         Ok((id, stream))
@@ -216,6 +223,38 @@ impl Watches {
             queries: board.hub.queries() as u64,
             steps: inner.steps.load(Ordering::Relaxed),
             bytes: board.hub.bytes() + used as u64 * 1024,
+        }
+    }
+
+    /// The watch is over.
+    fn close(&self, number: Number) {
+        self.0.outboxes.lock().remove(&number);
+        self.0.queries.board().close(number);
+    }
+
+    /// Room for a frame of so many KiB. While there is none, the client that has taken nothing
+    /// for the longest is let go, so that a slow one costs nobody more than a moment.
+    async fn room(&self, kib: u32) -> Option<OwnedSemaphorePermit> {
+        loop {
+            let wait = self.0.room.clone().acquire_many_owned(kib);
+            if let Some(room) = self.0.env.within(STUCK, wait).await {
+                return room.ok();
+            }
+            self.cut_longest();
+        }
+    }
+
+    fn cut_longest(&self) {
+        let now = self.now();
+        let outboxes = self.0.outboxes.lock();
+        let stuck = outboxes
+            .values()
+            .filter_map(|o| Some((o.holds_room_since()?, o)));
+        let longest = stuck.min_by_key(|(since, _)| *since);
+        if let Some((since, outbox)) = longest
+            && now - since >= STUCK
+        {
+            outbox.cut();
         }
     }
 

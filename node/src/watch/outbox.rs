@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, OwnedSemaphorePermit};
 
 use super::frame::Frame;
-use crate::env::Env;
+use crate::env::{Clock, Env, Mono};
 
 /// Frames at a time: one being written, one waiting.
 const FRAMES: usize = 2;
@@ -32,6 +32,7 @@ pub struct Outbox(Arc<Shared>);
 pub struct Stream(Arc<Shared>);
 
 struct Shared {
+    clock: Arc<dyn Clock>,
     inner: Mutex<Inner>,
     /// Something was taken, or the connection is gone.
     taken: Notify,
@@ -44,6 +45,8 @@ struct Inner {
     frames: VecDeque<Waiting>,
     /// Chunks taken.
     count: u64,
+    /// Since when nothing of what waits was taken.
+    since: Option<Mono>,
     ending: Ending,
     dropped: bool,
     reader: Option<Waker>,
@@ -51,7 +54,7 @@ struct Inner {
 
 struct Waiting {
     pieces: VecDeque<Bytes>,
-    _room: Option<OwnedSemaphorePermit>,
+    room: Option<OwnedSemaphorePermit>,
 }
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -65,8 +68,9 @@ enum Ending {
 }
 
 /// Both ends.
-pub fn outbox() -> (Outbox, Stream) {
+pub fn outbox(clock: Arc<dyn Clock>) -> (Outbox, Stream) {
     let shared = Arc::new(Shared {
+        clock,
         inner: Mutex::default(),
         taken: Notify::new(),
         filled: Notify::new(),
@@ -77,12 +81,11 @@ pub fn outbox() -> (Outbox, Stream) {
 impl Outbox {
     /// Puts a frame in. `room` is given back when it is written.
     pub fn put(&self, frame: Frame, room: Option<OwnedSemaphorePermit>) {
+        let now = self.0.clock.mono();
         let mut inner = self.0.inner.lock();
+        inner.since.get_or_insert(now);
         let pieces = frame.into_pieces().into();
-        inner.frames.push_back(Waiting {
-            pieces,
-            _room: room,
-        });
+        inner.frames.push_back(Waiting { pieces, room });
         inner.wake();
         drop(inner);
         self.0.filled.notify_one();
@@ -113,6 +116,24 @@ impl Outbox {
             tokio::pin!(taken);
             taken.as_mut().enable();
             if self.0.inner.lock().dropped {
+                return;
+            }
+            taken.await;
+        }
+    }
+
+    /// Since when nothing of what waits was taken, when it takes up room that others need.
+    pub fn holds_room_since(&self) -> Option<Mono> {
+        let inner = self.0.inner.lock();
+        let holds = inner.frames.iter().any(|frame| frame.room.is_some());
+        inner.since.filter(|_| holds)
+    }
+
+    /// Resolves when it is cut off.
+    pub async fn is_cut(&self) {
+        loop {
+            let taken = self.0.taken.notified();
+            if self.0.inner.lock().ending == Ending::Cut {
                 return;
             }
             taken.await;
@@ -151,10 +172,14 @@ impl Outbox {
     pub fn cut(&self) {
         self.end(Ending::Cut);
         self.0.inner.lock().frames.clear();
+        self.0.taken.notify_waiters();
     }
 
     fn end(&self, how: Ending) {
         let mut inner = self.0.inner.lock();
+        if inner.ending == Ending::Cut {
+            return;
+        }
         inner.ending = how;
         inner.wake();
     }
@@ -168,7 +193,7 @@ impl Inner {
     }
 
     /// The next bytes.
-    fn next(&mut self) -> Option<Bytes> {
+    fn next(&mut self, now: Mono) -> Option<Bytes> {
         let frame = self.frames.front_mut()?;
         let mut piece = frame.pieces.pop_front().unwrap_or_default();
         if piece.len() > CHUNK {
@@ -179,6 +204,7 @@ impl Inner {
             self.frames.pop_front();
         }
         self.count += 1;
+        self.since = (!self.frames.is_empty()).then_some(now);
         Some(piece)
     }
 }
@@ -195,7 +221,8 @@ impl Body for Stream {
         if inner.ending == Ending::Cut {
             return Poll::Ready(Some(Err(io::ErrorKind::TimedOut.into())));
         }
-        if let Some(bytes) = inner.next() {
+        let now = self.0.clock.mono();
+        if let Some(bytes) = inner.next(now) {
             drop(inner);
             self.0.taken.notify_waiters();
             return Poll::Ready(Some(Ok(HttpFrame::data(bytes))));
@@ -236,7 +263,7 @@ mod tests {
 
     #[tokio::test]
     async fn one_frame_is_written_and_one_waits() {
-        let (outbox, mut stream) = outbox();
+        let (outbox, mut stream) = outbox(Arc::new(crate::env::RealClock::new()));
         for n in 0..2 {
             outbox.has_room().await;
             outbox.put(frame(n), None);
@@ -257,7 +284,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_is_cut_off_is_forgotten() {
-        let (outbox, mut stream) = outbox();
+        let (outbox, mut stream) = outbox(Arc::new(crate::env::RealClock::new()));
         outbox.put(frame(1), None);
         outbox.cut();
         assert!(stream.frame().await.unwrap().is_err());

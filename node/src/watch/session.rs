@@ -91,11 +91,12 @@ impl Session {
             () = outbox.dropped() => End::Left,
             () = closing.cancelled() => End::Moved("this node stops"),
             () = env.tasks.stopping() => End::Moved("this node stops"),
+            () = outbox.is_cut() => End::Stalled,
             () = outbox.stalled(&env, stall) => End::Stalled,
             end = self.serve() => end,
         };
         let retry_ms = self.watches.retry_ms();
-        self.watches.0.queries.board().close(self.id.number);
+        self.watches.close(self.id.number);
         match end {
             End::Left => {}
             End::Stalled => {
@@ -188,8 +189,7 @@ impl Session {
                 Attempt::Later(pause) => self.watches.0.env.sleep(pause).await,
                 Attempt::Room(kib) => {
                     // Nothing of the step is kept meanwhile.
-                    let wait = self.watches.0.room.clone().acquire_many_owned(kib);
-                    room = wait.await.ok();
+                    room = self.watches.room(kib).await;
                 }
             }
         }
