@@ -14,10 +14,7 @@ use flower_engine::{
 };
 
 use crate::{
-    env::{Fatal, Mono},
-    prepare::bad_bundle,
-    service::Service,
-    workers::Isolates,
+    env::Mono, prepare::bad_bundle, read::unreadable, service::Service, workers::Isolates,
 };
 
 impl Service {
@@ -39,11 +36,7 @@ impl Service {
                 manifest: loaded.manifest.clone(),
             }))
         };
-        read().map_err(|error: ViewError| {
-            self.env.tasks.fail(Fatal::new(error.to_string()));
-            let detail = "this node cannot read its state and stops; ask another one";
-            Box::new(Problem::new(500, code::INTERNAL, "Internal error", detail))
-        })
+        read().map_err(|error: ViewError| unreadable(&self.env.tasks, &error))
     }
 
     /// Makes a bundle the active application.

@@ -464,7 +464,8 @@ fn load_too_slow(wall_ms: u64) -> Problem {
     .setting("FLOWER_LIMIT_WALL_MS")
 }
 
-fn no_worker() -> Problem {
+/// No worker took a call in its time.
+pub(crate) fn no_worker() -> Problem {
     Problem::new(
         504,
         code::TIMEOUT,
