@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use flower_api::report::Report;
 use serde_json::json;
 
 use super::Test;
@@ -28,14 +29,15 @@ pub const LEADER: Test = Test {
     run: |scene| Box::pin(run(scene, true)),
 };
 
-async fn run(scene: Scene, of_leader: bool) -> Result<String> {
-    let flower = Flower::new(&scene, "db");
+/// Applies a cluster with a short log and writes to it until its log is purged: nothing but an
+/// image brings a new member up to date then. Answers the writers and the leader's report.
+pub(super) async fn purged(flower: &Flower) -> Result<(Workload, Report)> {
     flower
         .apply(json!({"replicas": 3, "snapshot": {"afterLogBytes": "1Mi"}}))
         .await?;
     flower.ready(Duration::from_secs(180)).await?;
-    let work = Workload::start(&flower, 4, Duration::from_millis(2)).await?;
-    let before = wait_for("the log is purged", Duration::from_secs(180), || async {
+    let work = Workload::start(flower, 4, Duration::from_millis(2)).await?;
+    let report = wait_for("the log is purged", Duration::from_secs(180), || async {
         let (_, report) = flower.leader().await?;
         ensure!(
             report.positions.purged > 0,
@@ -45,7 +47,12 @@ async fn run(scene: Scene, of_leader: bool) -> Result<String> {
         Ok(report)
     })
     .await?;
+    Ok((work, report))
+}
 
+async fn run(scene: Scene, of_leader: bool) -> Result<String> {
+    let flower = Flower::new(&scene, "db");
+    let (work, before) = purged(&flower).await?;
     let (leader, _) = flower.leader().await?;
     let names: Vec<_> = (0..3).map(|ordinal| flower.pod(ordinal)).collect();
     let victim = names
