@@ -16,8 +16,8 @@ use flower_api::{
     wire::{Problem, code},
 };
 use flower_engine::{
-    BundleError, CallError, Deadline, Evaluated, Isolate, Limits, ReadSet, Stamp, View, ViewError,
-    deploy, js,
+    BundleError, CallError, Cost, Deadline, Evaluated, Isolate, Limits, ReadSet, Stamp, View,
+    ViewError, deploy, js,
 };
 use parking_lot::Mutex;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, oneshot};
@@ -289,6 +289,7 @@ impl Workers {
                 limits,
                 desk,
                 kept: None,
+                cost: None,
             });
             let _ = done.send(work(isolates, &deadline));
             isolates.settle();
@@ -357,6 +358,7 @@ pub struct Isolates {
     limits: Limits,
     desk: Arc<Desk>,
     kept: Option<(String, Isolate)>,
+    cost: Option<Cost>,
 }
 
 /// One evaluation.
@@ -391,9 +393,16 @@ impl Isolates {
             Purpose::Query => Isolate::query,
             Purpose::Mutation => Isolate::mutate,
         };
-        evaluate(
+        let evaluated = evaluate(
             isolate, call.name, call.args, call.view, call.stamp, deadline,
-        )
+        );
+        self.cost = evaluated.as_ref().ok().map(|done| done.cost);
+        evaluated
+    }
+
+    /// What the last evaluation used, when it ended well; taken.
+    pub fn take_cost(&mut self) -> Option<Cost> {
+        self.cost.take()
     }
 
     /// What the last call read of the view, when it failed; taken. Absent when it did not get

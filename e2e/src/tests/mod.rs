@@ -25,6 +25,7 @@ mod set_deleted;
 mod storage_full;
 mod volume_lost;
 mod volume_wiped;
+mod watched;
 
 /// One test on the real cluster.
 pub struct Test {
@@ -57,6 +58,7 @@ pub const ALL: &[Test] = &[
     set_deleted::TEST,
     scales::TEST,
     restarts::TEST,
+    watched::TEST,
     memory::TEST,
     drained::TEST,
     operator_killed::GROWING,
