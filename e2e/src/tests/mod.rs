@@ -14,6 +14,7 @@ mod helm_test;
 mod leader_killed;
 mod memory;
 mod metrics;
+mod node_lost;
 mod operator_killed;
 mod operator_quiet;
 mod quarter_hour;
@@ -61,6 +62,8 @@ pub const ALL: &[Test] = &[
     watched::TEST,
     memory::TEST,
     drained::TEST,
+    node_lost::A_WHILE,
+    node_lost::FOR_GOOD,
     operator_killed::GROWING,
     operator_killed::CHANGING,
     operator_quiet::TEST,

@@ -15,7 +15,7 @@ use crate::progress::{note, wait_for};
 /// See the file's head.
 pub const TEST: Test = Test {
     name: "volume-wiped",
-    in_ci: false,
+    in_ci: true,
     what: "a follower's volume wiped under its member id: refused, then replaced; the same when only the data is gone",
     run: |scene| Box::pin(run(scene)),
 };
