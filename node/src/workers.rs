@@ -16,8 +16,8 @@ use flower_api::{
     wire::{Problem, code},
 };
 use flower_engine::{
-    BundleError, CallError, Deadline, Evaluated, Isolate, Limits, ReadSet, Stamp, View, ViewError,
-    deploy, js,
+    BundleError, CallError, Deadline, Evaluated, Isolate, Limits, PatchBuilder, ReadSet, Stamp,
+    View, ViewError, deploy, import::Roots, js,
 };
 use parking_lot::Mutex;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, oneshot};
@@ -394,6 +394,24 @@ impl Isolates {
         evaluate(
             isolate, call.name, call.args, call.view, call.stamp, deadline,
         )
+    }
+
+    /// Stores cells for their own sake, in the deployment with this hash.
+    ///
+    /// # Errors
+    /// See [`CallError`].
+    pub fn build(
+        &mut self,
+        hash: &str,
+        roots: &Roots,
+        view: Arc<dyn View>,
+        stamp: Stamp,
+        deadline: &Deadline,
+    ) -> Result<PatchBuilder, CallError> {
+        *self.desk.bundle.lock() = Some(hash.to_owned());
+        let isolate = self.isolate(&*view, hash)?;
+        let (patch, _) = isolate.build(roots, view, stamp, deadline)?;
+        Ok(patch)
     }
 
     /// What the last call read of the view, when it failed; taken. Absent when it did not get

@@ -12,6 +12,7 @@ mod settle;
 mod target;
 mod values;
 
+pub(crate) use cell::{Cell, CellId};
 pub use check::check;
 pub(crate) use evaluate::Ended;
 pub(crate) use evaluate::Step;

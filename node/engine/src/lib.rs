@@ -7,6 +7,8 @@ pub mod deploy;
 pub mod derived;
 pub mod entry;
 pub mod error;
+pub mod export;
+pub mod import;
 pub mod js;
 pub mod key;
 pub mod lane;

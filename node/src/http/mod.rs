@@ -6,6 +6,7 @@ mod admin;
 mod body;
 mod calls;
 mod cors;
+mod exports;
 mod health;
 mod problem;
 mod server;
