@@ -10,6 +10,7 @@ use flower_api::{
         ActiveDeployment, AddLearner, AdminApi, AdminError, Bootstrap, Deploy, Deployed, Done,
         Endpoint, Fence, OfMember, path,
     },
+    explain::{AskCell, AskQuery, CellExplained, QueryExplained},
     export::{Import, Imported},
     report::{Identity, Report},
     wire::{Problem, ReadClass},
@@ -44,6 +45,30 @@ impl AdminClient {
     /// As the calls of [`AdminApi`].
     pub async fn deployment(&self, at: &Endpoint) -> Result<Option<ActiveDeployment>, AdminError> {
         self.get(at, path::DEPLOYMENT).await
+    }
+
+    /// Where a cell's value comes from.
+    ///
+    /// # Errors
+    /// As the calls of [`AdminApi`].
+    pub async fn explain_cell(
+        &self,
+        at: &Endpoint,
+        ask: &AskCell,
+    ) -> Result<CellExplained, AdminError> {
+        self.post(at, path::EXPLAIN_CELL, ask, LONG_LIMIT).await
+    }
+
+    /// What a query costs.
+    ///
+    /// # Errors
+    /// As the calls of [`AdminApi`].
+    pub async fn explain_query(
+        &self,
+        at: &Endpoint,
+        ask: &AskQuery,
+    ) -> Result<QueryExplained, AdminError> {
+        self.post(at, path::EXPLAIN_QUERY, ask, LONG_LIMIT).await
     }
 
     /// Opens an export.

@@ -10,6 +10,7 @@ pub mod consensus;
 pub mod deploy;
 pub mod dev;
 pub mod env;
+pub mod explain;
 pub mod export;
 pub mod footprint;
 pub mod forward;

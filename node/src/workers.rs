@@ -396,6 +396,14 @@ impl Isolates {
         )
     }
 
+    /// Loads the deployment with this hash, unless it is.
+    ///
+    /// # Errors
+    /// See [`CallError`].
+    pub fn load(&mut self, view: &dyn View, hash: &str) -> Result<(), CallError> {
+        self.isolate(view, hash).map(drop)
+    }
+
     /// Stores cells for their own sake, in the deployment with this hash.
     ///
     /// # Errors

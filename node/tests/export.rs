@@ -240,3 +240,67 @@ async fn an_import_that_broke_off_goes_on_and_nothing_else_is_written_meanwhile(
         assert_eq!(found[kind], after[kind], "{kind}");
     }
 }
+
+/// The verdict of the reference: exit code and what it said.
+fn check(file: &Path) -> (i32, String) {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("sdk/reference/check.mjs");
+    let mut command = std::process::Command::new("node");
+    let done = command.arg(script).arg(file).output();
+    let done = done.expect("node is on PATH (Debian package nodejs, 20 or later)");
+    let said = [done.stdout, done.stderr].concat();
+    let said = String::from_utf8(said).unwrap();
+    (done.status.code().unwrap_or(-1), said)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn the_reference_agrees_with_every_cell_and_finds_one_that_is_wrong() {
+    let dir = tempfile::tempdir().unwrap();
+    let whole = dir.path().join("whole");
+    export(&shop(20).await, &whole);
+    let (code, said) = check(&whole);
+    assert_eq!(code, 0, "{said}");
+    assert!(said.contains("43 cells, 0 disagreements"), "{said}");
+    let text = std::fs::read_to_string(&whole).unwrap();
+    let cell = |name: &str, holding: &str| {
+        let begin = format!("{{\"cell\":{{\"derived\":\"{name}\"");
+        let mut lines = text.lines().filter(|l| l.starts_with(&begin));
+        lines.find(|line| line.contains(holding)).unwrap()
+    };
+    let (value, failed) = (cell("spent", "\"value\":"), cell("total", "\"error\":"));
+    for (bad, why) in [
+        (
+            text.replace(value, &value.replace("\"value\":", "\"value\":1")),
+            "the values differ",
+        ),
+        (
+            text.replace(failed, &failed.replace("no lines", "no line")),
+            "the errors differ",
+        ),
+        (
+            text.replace(value, &value.replace("\"height\":2", "\"height\":3")),
+            "height is 3",
+        ),
+        (
+            text.replace(value, &value.replace("\"root\":true", "\"root\":false")),
+            "it is a root",
+        ),
+        (
+            text.replace(&format!("{value}\n"), ""),
+            "is not stored, and must be",
+        ),
+        (
+            text.replace(value, &value.replace("\"c0\"", "\"nobody\"")),
+            "nothing needs it",
+        ),
+    ] {
+        assert_ne!(bad, text);
+        let file = dir.path().join("bad");
+        std::fs::write(&file, bad).unwrap();
+        let (code, said) = check(&file);
+        assert_eq!(code, 1, "{why}: {said}");
+        assert!(said.contains(why), "{why}: {said}");
+    }
+    let cut = dir.path().join("cut");
+    std::fs::write(&cut, &text[..text.len() / 2]).unwrap();
+    assert_eq!(check(&cut).0, 2);
+}

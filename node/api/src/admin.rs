@@ -31,6 +31,10 @@ pub mod path {
     pub const DEPLOY: &str = "/v1/admin/deploy";
     /// The state as lines; `cells` and `read` in the query.
     pub const EXPORT: &str = "/v1/admin/export";
+    /// Where a cell's value comes from.
+    pub const EXPLAIN_CELL: &str = "/v1/admin/explain/cell";
+    /// What a query costs.
+    pub const EXPLAIN_QUERY: &str = "/v1/admin/explain/query";
     /// A step of an import.
     pub const IMPORT: &str = "/v1/admin/import";
     /// What is deployed, as this node has applied it; `null` while nothing is.

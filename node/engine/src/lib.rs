@@ -7,6 +7,7 @@ pub mod deploy;
 pub mod derived;
 pub mod entry;
 pub mod error;
+pub mod explain;
 pub mod export;
 pub mod import;
 pub mod js;

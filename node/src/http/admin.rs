@@ -22,7 +22,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use super::{
     Front, Stage, Verdict,
     body::{self, Bound},
-    exports,
+    explain, exports,
     problem::{method_not_allowed, not_found, respond, set},
 };
 use crate::{auth::Api, env::Mono, route::Origin, service::Service};
@@ -54,6 +54,8 @@ pub(super) fn router(front: Front) -> Router {
         .route(path::FORMED, post(formed))
         .route(path::DEPLOY, post(deploy))
         .route(path::DEPLOYMENT, get(deployment))
+        .route(path::EXPLAIN_CELL, post(explain::cell))
+        .route(path::EXPLAIN_QUERY, post(explain::query))
         .route(path::EXPORT, get(exports::export))
         .route(path::IMPORT, post(exports::import))
         .route(path::CHECKPOINT, post(checkpoint))
