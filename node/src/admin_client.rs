@@ -10,13 +10,15 @@ use flower_api::{
         ActiveDeployment, AddLearner, AdminApi, AdminError, Bootstrap, Deploy, Deployed, Done,
         Endpoint, Fence, OfMember, path,
     },
+    explain::{AskCell, AskQuery, CellExplained, QueryExplained},
+    export::{Import, Imported},
     report::{Identity, Report},
-    wire::Problem,
+    wire::{Problem, ReadClass},
 };
 use http::Method;
 use serde::{Serialize, de::DeserializeOwned};
 
-use crate::client::{Answer, Api, NoAnswer};
+use crate::client::{Answer, Api, Chunks, NoAnswer};
 
 /// Reads answer at once or not at all.
 const READ_LIMIT: Duration = Duration::from_secs(2);
@@ -43,6 +45,66 @@ impl AdminClient {
     /// As the calls of [`AdminApi`].
     pub async fn deployment(&self, at: &Endpoint) -> Result<Option<ActiveDeployment>, AdminError> {
         self.get(at, path::DEPLOYMENT).await
+    }
+
+    /// Where a cell's value comes from.
+    ///
+    /// # Errors
+    /// As the calls of [`AdminApi`].
+    pub async fn explain_cell(
+        &self,
+        at: &Endpoint,
+        ask: &AskCell,
+    ) -> Result<CellExplained, AdminError> {
+        self.post(at, path::EXPLAIN_CELL, ask, LONG_LIMIT).await
+    }
+
+    /// What a query costs.
+    ///
+    /// # Errors
+    /// As the calls of [`AdminApi`].
+    pub async fn explain_query(
+        &self,
+        at: &Endpoint,
+        ask: &AskQuery,
+    ) -> Result<QueryExplained, AdminError> {
+        self.post(at, path::EXPLAIN_QUERY, ask, LONG_LIMIT).await
+    }
+
+    /// Opens an export.
+    ///
+    /// # Errors
+    /// As the calls of [`AdminApi`].
+    pub async fn export(
+        &self,
+        at: &Endpoint,
+        cells: bool,
+        read: ReadClass,
+    ) -> Result<Chunks, AdminError> {
+        let read = read.to_string().replace(' ', "").replace(';', "%3B");
+        let path = format!("{}?cells={cells}&read={read}", path::EXPORT);
+        let api = self.api(at)?;
+        let opened = api.open(Method::GET, &path, &[], Bytes::new(), LONG_LIMIT);
+        match opened.await.map_err(|why| unreachable(at, why))? {
+            Ok(chunks) => Ok(chunks),
+            Err(answer) => Err(refused(at, &answer)),
+        }
+    }
+
+    /// Does a step of an import with these lines.
+    ///
+    /// # Errors
+    /// As the calls of [`AdminApi`].
+    pub async fn import(
+        &self,
+        at: &Endpoint,
+        call: &Import,
+        lines: &str,
+    ) -> Result<Imported, AdminError> {
+        let head = serde_json::to_string(call).map_err(|e| garbled(at, e.to_string()))?;
+        let body = format!("{head}\n{lines}").into();
+        let sent = self.send(at, Method::POST, path::IMPORT, body, LONG_LIMIT);
+        decode(at, sent.await?)
     }
 
     /// Makes the state durable now.
@@ -110,16 +172,30 @@ impl AdminClient {
         body: Bytes,
         limit: Duration,
     ) -> Result<Answer, AdminError> {
-        let unreachable = |why: String| AdminError::Unreachable {
+        let sent = self.api(at)?.send(method, path, &[], body, limit).await;
+        sent.map_err(|why| unreachable(at, why))
+    }
+
+    fn api(&self, at: &Endpoint) -> Result<Api, AdminError> {
+        Api::new(&at.0, self.token.as_deref()).map_err(|bad| AdminError::Unreachable {
             endpoint: at.0.clone(),
-            why,
-        };
-        let api = Api::new(&at.0, self.token.as_deref()).map_err(|e| unreachable(e.to_string()))?;
-        api.send(method, path, &[], body, limit)
-            .await
-            .map_err(|e| match e {
-                NoAnswer::NotSent { why, .. } | NoAnswer::Lost { why, .. } => unreachable(why),
-            })
+            why: bad.to_string(),
+        })
+    }
+}
+
+fn unreachable(at: &Endpoint, why: NoAnswer) -> AdminError {
+    let (NoAnswer::NotSent { why, .. } | NoAnswer::Lost { why, .. }) = why;
+    AdminError::Unreachable {
+        endpoint: at.0.clone(),
+        why,
+    }
+}
+
+fn refused(at: &Endpoint, answer: &Answer) -> AdminError {
+    match serde_json::from_slice::<Problem>(&answer.body) {
+        Ok(problem) => AdminError::Refused(Box::new(problem)),
+        Err(_) => garbled(at, format!("HTTP status {}", answer.status)),
     }
 }
 
@@ -131,12 +207,9 @@ fn garbled(at: &Endpoint, why: String) -> AdminError {
 }
 
 fn accepted(at: &Endpoint, answer: Answer) -> Result<Bytes, AdminError> {
-    if answer.status.is_success() {
-        return Ok(answer.body);
-    }
-    match serde_json::from_slice::<Problem>(&answer.body) {
-        Ok(problem) => Err(AdminError::Refused(Box::new(problem))),
-        Err(_) => Err(garbled(at, format!("HTTP status {}", answer.status))),
+    match answer.status.is_success() {
+        true => Ok(answer.body),
+        false => Err(refused(at, &answer)),
     }
 }
 

@@ -130,20 +130,37 @@ impl Api {
         body: Bytes,
         limit: Duration,
     ) -> Result<Result<Stream, Answer>, NoAnswer> {
+        let opened = self.open(Method::POST, path, headers, body, limit).await?;
+        Ok(opened.map(|chunks| Stream {
+            chunks,
+            reader: sse::Reader::default(),
+            read: VecDeque::new(),
+        }))
+    }
+
+    /// Sends one request; what it is answered with is read as it comes, a refusal whole.
+    ///
+    /// # Errors
+    /// `NoAnswer`, when there is no answer within `limit`.
+    pub async fn open(
+        &self,
+        method: Method,
+        path: &str,
+        headers: &[(&'static str, String)],
+        body: Bytes,
+        limit: Duration,
+    ) -> Result<Result<Chunks, Answer>, NoAnswer> {
         let lost = |why: String| NoAnswer::Lost {
             url: self.base.clone(),
             why,
         };
-        let request = self.request(Method::POST, path, headers, body)?;
+        let request = self.request(method, path, headers, body)?;
         let exchange = async {
             let response = self.respond(request).await?;
             let (head, body) = response.into_parts();
             if head.status == StatusCode::OK {
-                return Ok(Ok(Stream {
-                    body,
-                    reader: sse::Reader::default(),
-                    read: VecDeque::new(),
-                }));
+                let url = self.base.clone();
+                return Ok(Ok(Chunks { body, url }));
             }
             let read = Limited::new(body, ANSWER_BYTES_MAX).collect().await;
             Ok(Err(Answer {
@@ -232,9 +249,34 @@ impl Api {
     }
 }
 
+/// An answer that is being read.
+pub struct Chunks {
+    body: hyper::body::Incoming,
+    url: String,
+}
+
+impl Chunks {
+    /// The next bytes; nothing at the end.
+    ///
+    /// # Errors
+    /// When the answer broke off.
+    pub async fn next(&mut self) -> Result<Option<Bytes>, NoAnswer> {
+        while let Some(frame) = self.body.frame().await {
+            let frame = frame.map_err(|e| NoAnswer::Lost {
+                url: self.url.clone(),
+                why: causes(&e),
+            })?;
+            if let Ok(bytes) = frame.into_data() {
+                return Ok(Some(bytes));
+            }
+        }
+        Ok(None)
+    }
+}
+
 /// An open event stream.
 pub struct Stream {
-    body: hyper::body::Incoming,
+    chunks: Chunks,
     reader: sse::Reader,
     read: VecDeque<sse::Event>,
 }
@@ -246,10 +288,8 @@ impl Stream {
             if let Some(event) = self.read.pop_front() {
                 return Some(event);
             }
-            let frame = self.body.frame().await?.ok()?;
-            if let Ok(bytes) = frame.into_data() {
-                self.read.extend(self.reader.take(&bytes));
-            }
+            let bytes = self.chunks.next().await.ok()??;
+            self.read.extend(self.reader.take(&bytes));
         }
     }
 }

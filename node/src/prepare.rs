@@ -20,6 +20,10 @@ use flower_store::sabotage::{Break, is_broken};
 
 use crate::workers::{Call, Isolates, Purpose};
 
+mod import;
+
+pub use import::{LAST_REVISION, not_empty};
+
 /// A work's outcome, and what it read; absent when that is not known.
 pub type Outcome = (Prepared, Option<Arc<ReadSet>>);
 
@@ -44,7 +48,11 @@ pub fn prepare(
             managed_by,
         } => {
             let managed_by = managed_by.as_deref();
-            match owned_by_another(&*view, managed_by)? {
+            let wrong = import::under_way(&*view)?.map_or_else(
+                || owned_by_another(&*view, managed_by),
+                |problem| Ok(Some(problem)),
+            )?;
+            match wrong {
                 Some(problem) => Ok(refuse(problem)),
                 None => deployed(deploy::plan_deployment(
                     &*view,
@@ -56,6 +64,7 @@ pub fn prepare(
             }
         }
         Work::Mark(wanted) => mark(&*view, wanted),
+        Work::Import(step) => import::step(isolates, view, step, drawn, deadline),
         Work::Trim { cutoff_ms, limit } => trim(&*view, *cutoff_ms, *limit, drawn.now_ms),
     };
     Ok((alone?, None))
@@ -113,6 +122,9 @@ fn mutate(
     }
     if view.get(Space::Meta, meta::FORMED)?.is_none() {
         return Ok((refuse(not_formed()), None));
+    }
+    if let Some(problem) = import::under_way(&*view)? {
+        return Ok((refuse(problem), None));
     }
     let Some((hash, ..)) = deploy::active(&*view)? else {
         return Ok((refuse(no_application()), None));

@@ -19,6 +19,8 @@ use flower_engine::{
 };
 use flower_store::FileName;
 
+use tokio::sync::Semaphore;
+
 use crate::{
     config::{CorsOrigins, WatchLimits},
     consensus::Consensus,
@@ -130,6 +132,8 @@ pub struct Service {
     pub watches: Watches,
     /// What it serves with.
     pub settings: Arc<ServeSettings>,
+    /// One export at a time.
+    pub(crate) exporting: Arc<Semaphore>,
     name: Arc<str>,
     meter: Arc<Meter>,
     plan: Option<MemoryPlan>,
@@ -177,6 +181,7 @@ impl Service {
             queries,
             workers,
             settings: Arc::new(settings),
+            exporting: Arc::new(Semaphore::new(1)),
             name: name.into(),
             meter: Arc::new(meter),
             plan,

@@ -16,8 +16,8 @@ use flower_api::{
     wire::{Problem, code},
 };
 use flower_engine::{
-    BundleError, CallError, Cost, Deadline, Evaluated, Isolate, Limits, ReadSet, Stamp, View,
-    ViewError, deploy, js,
+    BundleError, CallError, Cost, Deadline, Evaluated, Isolate, Limits, PatchBuilder, ReadSet,
+    Stamp, View, ViewError, deploy, import::Roots, js,
 };
 use parking_lot::Mutex;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, oneshot};
@@ -403,6 +403,32 @@ impl Isolates {
     /// What the last evaluation used, when it ended well; taken.
     pub fn take_cost(&mut self) -> Option<Cost> {
         self.cost.take()
+    }
+
+    /// Loads the deployment with this hash, unless it is.
+    ///
+    /// # Errors
+    /// See [`CallError`].
+    pub fn load(&mut self, view: &dyn View, hash: &str) -> Result<(), CallError> {
+        self.isolate(view, hash).map(drop)
+    }
+
+    /// Stores cells for their own sake, in the deployment with this hash.
+    ///
+    /// # Errors
+    /// See [`CallError`].
+    pub fn build(
+        &mut self,
+        hash: &str,
+        roots: &Roots,
+        view: Arc<dyn View>,
+        stamp: Stamp,
+        deadline: &Deadline,
+    ) -> Result<PatchBuilder, CallError> {
+        *self.desk.bundle.lock() = Some(hash.to_owned());
+        let isolate = self.isolate(&*view, hash)?;
+        let (patch, _) = isolate.build(roots, view, stamp, deadline)?;
+        Ok(patch)
     }
 
     /// What the last call read of the view, when it failed; taken. Absent when it did not get

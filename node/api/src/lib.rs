@@ -2,6 +2,8 @@
 //! split of memory, limits and manifests. No I/O and no tokio here.
 
 pub mod admin;
+pub mod explain;
+pub mod export;
 pub mod ids;
 pub mod limits;
 pub mod manifest;

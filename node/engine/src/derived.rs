@@ -12,9 +12,10 @@ mod settle;
 mod target;
 mod values;
 
+pub(crate) use cell::{Cell, CellId};
 pub use check::check;
 pub(crate) use evaluate::Ended;
 pub(crate) use evaluate::Step;
 pub(crate) use graph::Graph;
-pub(crate) use target::IndexName;
+pub(crate) use target::{IndexName, Target, as_target, cell as cell_target, readers_of};
 pub(crate) use values::row_of_entry;

@@ -193,18 +193,36 @@ impl Engine {
 
     /// Calls a function of the application.
     pub fn invoke(&self, kind: FunctionKind, name: &str, args: &str, stamp: Stamp) -> Outcome {
+        let kind = match kind {
+            FunctionKind::Query => "query",
+            FunctionKind::Mutation => "mutation",
+        };
+        self.run(stamp, |ctx| {
+            let invoke = self.handles.invoke.clone().restore(ctx)?;
+            invoke.call((kind, name, args))
+        })
+    }
+
+    /// Brings all stored cells up to date, without calling a handler.
+    pub fn maintain(&self, stamp: Stamp) -> Outcome {
+        self.run(stamp, |ctx| {
+            let runtime = self.handles.runtime.clone().restore(ctx)?;
+            runtime.get::<_, Function>("maintain")?.call(())
+        })
+    }
+
+    fn run(
+        &self,
+        stamp: Stamp,
+        call: impl for<'js> FnOnce(&Ctx<'js>) -> Result<String, Error>,
+    ) -> Outcome {
         self.measure_stack();
         self.context.with(|ctx| {
-            let kind = match kind {
-                FunctionKind::Query => "query",
-                FunctionKind::Mutation => "mutation",
-            };
             let answer = (|| {
                 let begin = self.handles.begin.clone().restore(&ctx)?;
                 let (low, high) = (stamp.seed as u32, (stamp.seed >> 32) as u32);
                 begin.call::<_, ()>((stamp.now_ms as f64, f64::from(low), f64::from(high)))?;
-                let invoke = self.handles.invoke.clone().restore(&ctx)?;
-                invoke.call::<_, String>((kind, name, args))
+                call(&ctx)
             })();
             match answer {
                 Ok(answer) => outcome(answer),

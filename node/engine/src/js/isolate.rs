@@ -17,9 +17,11 @@ use super::{
 };
 use crate::{
     deploy::Deployment,
+    import::Roots,
     limits::setting,
+    problem,
     reads::ReadSet,
-    transaction::Transaction,
+    transaction::{DbError, Transaction},
     view::{PatchBuilder, View},
 };
 
@@ -115,27 +117,10 @@ impl Isolate {
         let args = if args.is_empty() { "{}" } else { args };
         calls::check_args(name, function, args, &self.limits)?;
         let writable = kind == FunctionKind::Mutation;
-        let transaction = Transaction::new(
-            view,
-            Arc::clone(&deployment),
-            self.limits,
-            stamp,
-            deadline.clone(),
-            writable,
-        );
-        *self.slot.borrow_mut() = Some(Running {
-            transaction,
-            failure: None,
-            bad_cursor: None,
-            lines: 0,
+        let transaction = self.begin(view, stamp, deadline, writable);
+        let (outcome, running) = self.run(transaction, deadline, |engine| {
+            engine.invoke(kind, name, args, stamp)
         });
-        self.meter.begin(deadline);
-        self.calls += 1;
-        let outcome = self.engine.invoke(kind, name, args, stamp);
-        let running = self.slot.borrow_mut().take();
-        self.spent |= self.meter.stopped().is_some()
-            || matches!(outcome, Outcome::Broken(_))
-            || self.engine.has_jobs();
         let judged = match running {
             Some(mut running) => {
                 let reads = std::mem::take(&mut running.transaction.reads).finish();
@@ -163,6 +148,84 @@ impl Isolate {
         })
     }
 
+    fn begin(
+        &self,
+        view: Arc<dyn View>,
+        stamp: Stamp,
+        deadline: &Deadline,
+        writable: bool,
+    ) -> Transaction {
+        let deployment = Arc::clone(&self.deployment);
+        let deadline = deadline.clone();
+        Transaction::new(view, deployment, self.limits, stamp, deadline, writable)
+    }
+
+    /// Lets the script act on a transaction; answers what is left of that.
+    fn run(
+        &mut self,
+        transaction: Transaction,
+        deadline: &Deadline,
+        act: impl FnOnce(&Engine) -> Outcome,
+    ) -> (Outcome, Option<Running>) {
+        *self.slot.borrow_mut() = Some(Running {
+            transaction,
+            failure: None,
+            bad_cursor: None,
+            lines: 0,
+        });
+        self.meter.begin(deadline);
+        self.calls += 1;
+        let outcome = act(&self.engine);
+        let running = self.slot.borrow_mut().take();
+        self.spent |= self.meter.stopped().is_some()
+            || matches!(outcome, Outcome::Broken(_))
+            || self.engine.has_jobs();
+        (outcome, running)
+    }
+
+    /// Stores cells for their own sake: evaluates them and what they read. Answers the patch
+    /// and how many cells were evaluated.
+    ///
+    /// # Errors
+    /// See [`CallError`]; `budget` when it is too much for one call.
+    pub fn build(
+        &mut self,
+        roots: &Roots,
+        view: Arc<dyn View>,
+        stamp: Stamp,
+        deadline: &Deadline,
+    ) -> Result<(PatchBuilder, Cost), CallError> {
+        self.thrown = None;
+        self.failed_reads = None;
+        let mut transaction = self.begin(view, stamp, deadline, true);
+        for id in &roots.0 {
+            transaction.set_root(id, true).map_err(unbuilt)?;
+        }
+        let (outcome, running) = self.run(transaction, deadline, |engine| engine.maintain(stamp));
+        match running {
+            None => Err(calls::broken("derived values", "the call lost its transaction").error),
+            Some(running) => self.ended(&running).and_then(|()| match outcome {
+                Outcome::Result(_) => {
+                    let (mut cost, patch) = running.transaction.finish();
+                    cost.gas = self.meter.gas();
+                    Ok((patch, cost))
+                }
+                Outcome::Fault(why) | Outcome::Error(why) | Outcome::Broken(why) => {
+                    Err(calls::broken("derived values", why).error)
+                }
+            }),
+        }
+    }
+
+    /// What ended the call, whatever the script made of it.
+    fn ended(&self, running: &Running) -> Result<(), CallError> {
+        match (&running.failure, self.meter.stopped()) {
+            (Some(failure), _) => Err(failure.clone()),
+            (None, Some(stop)) => Err(self.meter.refusal(stop)),
+            (None, None) => Ok(()),
+        }
+    }
+
     /// What ended the call goes before what the handler made of it.
     fn judge(
         &self,
@@ -171,12 +234,7 @@ impl Isolate {
         outcome: Outcome,
         running: Running,
     ) -> Result<(String, Cost, PatchBuilder), Failure> {
-        if let Some(failure) = running.failure {
-            return Err(failure.into());
-        }
-        if let Some(stop) = self.meter.stopped() {
-            return Err(self.meter.refusal(stop).into());
-        }
+        self.ended(&running)?;
         let result = calls::result(name, function, outcome, running.bad_cursor, &self.limits)?;
         let (mut cost, patch) = running.transaction.finish();
         cost.gas = self.meter.gas();
@@ -214,6 +272,15 @@ impl Isolate {
     #[cfg(test)]
     pub(super) fn meter_handle(&self) -> Rc<Meter> {
         Rc::clone(&self.meter)
+    }
+}
+
+fn unbuilt(error: DbError) -> CallError {
+    match error {
+        DbError::Stop(error) => *error,
+        DbError::Wrong(why) | DbError::BadCursor(why) => {
+            CallError::Refused(problem::internal(format!("derived values: {why}")))
+        }
     }
 }
 
