@@ -98,6 +98,18 @@ fn refuse(problem: Problem) -> Prepared {
     Prepared::Refuse(Box::new(problem))
 }
 
+/// The application that mutations run in, or why none is taken now.
+fn application(view: &dyn View) -> Result<Result<String, Problem>, ViewError> {
+    if view.get(Space::Meta, meta::FORMED)?.is_none() {
+        return Ok(Err(not_formed()));
+    }
+    if let Some(problem) = import::under_way(view)? {
+        return Ok(Err(problem));
+    }
+    let active = deploy::active(view)?;
+    Ok(active.map(|(hash, ..)| hash).ok_or_else(no_application))
+}
+
 fn mutate(
     isolates: &mut Isolates,
     view: Arc<dyn View>,
@@ -120,14 +132,9 @@ fn mutate(
             return Ok((Prepared::Answer(replay), None));
         }
     }
-    if view.get(Space::Meta, meta::FORMED)?.is_none() {
-        return Ok((refuse(not_formed()), None));
-    }
-    if let Some(problem) = import::under_way(&*view)? {
-        return Ok((refuse(problem), None));
-    }
-    let Some((hash, ..)) = deploy::active(&*view)? else {
-        return Ok((refuse(no_application()), None));
+    let hash = match application(&*view)? {
+        Ok(hash) => hash,
+        Err(problem) => return Ok((refuse(problem), None)),
     };
     let evaluated = isolates.evaluate(
         Call {

@@ -8,6 +8,7 @@ use crate::cluster::Scene;
 mod adoption;
 mod bad_image;
 mod cel;
+mod derived;
 mod drained;
 mod grows;
 mod helm_test;
@@ -60,6 +61,8 @@ pub const ALL: &[Test] = &[
     scales::TEST,
     restarts::TEST,
     watched::TEST,
+    derived::REPLACED,
+    derived::BUILT,
     memory::TEST,
     drained::TEST,
     node_lost::A_WHILE,

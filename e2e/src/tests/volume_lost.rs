@@ -9,7 +9,7 @@ use serde_json::json;
 
 use super::Test;
 use crate::cluster::Scene;
-use crate::flower::Flower;
+use crate::flower::{Flower, LEDGER};
 use crate::progress::wait_for;
 use crate::workload::Workload;
 
@@ -31,10 +31,9 @@ pub const LEADER: Test = Test {
 
 /// Applies a cluster with a short log and writes to it until its log is purged: nothing but an
 /// image brings a new member up to date then. Answers the writers and the leader's report.
-pub(super) async fn purged(flower: &Flower) -> Result<(Workload, Report)> {
-    flower
-        .apply(json!({"replicas": 3, "snapshot": {"afterLogBytes": "1Mi"}}))
-        .await?;
+pub(super) async fn purged(flower: &Flower, source: &str) -> Result<(Workload, Report)> {
+    let spec = json!({"replicas": 3, "snapshot": {"afterLogBytes": "1Mi"}});
+    flower.apply_app(source, spec).await?;
     flower.ready(Duration::from_secs(180)).await?;
     let work = Workload::start(flower, 4, Duration::from_millis(2)).await?;
     let report = wait_for("the log is purged", Duration::from_secs(180), || async {
@@ -52,7 +51,7 @@ pub(super) async fn purged(flower: &Flower) -> Result<(Workload, Report)> {
 
 async fn run(scene: Scene, of_leader: bool) -> Result<String> {
     let flower = Flower::new(&scene, "db");
-    let (work, before) = purged(&flower).await?;
+    let (work, before) = purged(&flower, LEDGER).await?;
     let (leader, _) = flower.leader().await?;
     let names: Vec<_> = (0..3).map(|ordinal| flower.pod(ordinal)).collect();
     let victim = names

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 use super::Test;
 use super::volume_lost::purged;
 use crate::cluster::Scene;
-use crate::flower::Flower;
+use crate::flower::{Flower, LEDGER};
 use crate::progress::{note, wait_for};
 
 /// See the file's head.
@@ -29,7 +29,7 @@ enum Left {
 
 async fn run(scene: Scene) -> Result<String> {
     let flower = Flower::new(&scene, "db");
-    let (work, _) = purged(&flower).await?;
+    let (work, _) = purged(&flower, LEDGER).await?;
     let mut saw = Vec::new();
     for left in [Left::Nothing, Left::Identity] {
         saw.push(round(&flower, left).await?);
