@@ -2,15 +2,18 @@
 //! permission used. It runs last, over the audit log of all that went before.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use jiff::Timestamp;
 use kube::api::ListParams;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::Test;
 use crate::cluster::{Cluster, Scene};
 use crate::deploy::{OPERATOR, OPERATOR_NAMESPACE};
+use crate::flower::Flower;
+use crate::progress::wait_for;
 
 /// See the file's head.
 pub const TEST: Test = Test {
@@ -25,6 +28,7 @@ type Permission = (String, String, String);
 
 async fn run(scene: Scene) -> Result<String> {
     let cluster = &scene.cluster;
+    say_twice(&scene).await?;
     let account = account(cluster).await?;
     let user = format!("system:serviceaccount:{OPERATOR_NAMESPACE}:{account}");
     let (granted, roles) = granted(cluster, &account).await?;
@@ -48,6 +52,27 @@ async fn run(scene: Scene) -> Result<String> {
         "{roles:?}: {} permissions, all used, no call refused",
         granted.len()
     ))
+}
+
+/// Has the operator tell the same event twice, which no other test is sure to do.
+async fn say_twice(scene: &Scene) -> Result<()> {
+    let flower = Flower::new(scene, "db");
+    flower.apply(json!({"replicas": 1})).await?;
+    flower.ready(Duration::from_secs(120)).await?;
+    let (set, pod) = (format!("statefulset/{}", flower.set()), flower.pod(0));
+    for _ in 0..2 {
+        let before = scene.get("Pod", &pod).await?["metadata"]["uid"].clone();
+        let restart = ["-n", &scene.namespace, "rollout", "restart", &set];
+        scene.cluster.kubectl(&restart).await?;
+        wait_for("another pod", Duration::from_secs(60), || async {
+            let now = scene.get("Pod", &pod).await?["metadata"]["uid"].clone();
+            ensure!(now != before, "it is the same");
+            Ok(())
+        })
+        .await?;
+        flower.ready(Duration::from_secs(120)).await?;
+    }
+    Ok(())
 }
 
 /// The operator's service account.
