@@ -4,10 +4,13 @@
 use flower_store::sabotage::Break;
 
 /// How long clients work under faults unless told otherwise, seconds of the world's time.
-pub const SECONDS: u64 = 20;
+pub const SECONDS: u64 = 12;
 
 /// Seeds that once failed, and what was wrong.
 pub const PAST: &[(u64, &str)] = &[];
+
+/// Seeds that every test run does twice.
+pub const TWICE: &[u64] = &[1, 2];
 
 /// For each break seeds that catch it.
 pub const CATCHES: &[(Break, u64)] = &[];
