@@ -234,66 +234,75 @@ fn themed(rng: &mut StdRng, theme: u32, replicas: u32, end_ms: u64) -> Vec<(u64,
         let short = *pick(rng, &[0, 20, 100, 300]);
         let long = *pick(rng, &[1_200, 3_000, 6_000]);
         let (fault, pause) = match theme {
-            // The leader loses power and is back before anybody misses it.
-            0 => match rng.random_range(0..4) {
-                0 => (slow(Whom::Leader, 80, 3_000), 100),
-                _ => (crash(Whom::Leader, true, short), 1_500),
-            },
-            // A volume is lost, and the leader with it for a while.
-            1 => match rng.random_range(0..3) {
-                0 => (slow(Whom::Follower, 600, 2_000), 300),
-                _ => {
-                    let whom = Whom::Follower;
-                    let (ms, then_leader) = (short, true);
-                    let wipe = Fault::Wipe {
-                        whom,
-                        ms,
-                        then_leader,
-                    };
-                    (wipe, 7_000)
-                }
-            },
-            // Leaders that do not know yet that they are none.
-            2 => match rng.random_range(0..3) {
-                0 => {
-                    let (whom, ms) = (Whom::Leader, long);
-                    (Fault::Pause { whom, ms }, 4_000)
-                }
-                _ => {
-                    let (whom, wholly, ms) = (Whom::Leader, false, long);
-                    (Fault::Isolate { whom, wholly, ms }, 3_000)
-                }
-            },
-            // Members come and go, and old calls are heard again.
-            3 => match rng.random_range(0..5) {
-                0 => {
-                    let replicas = if replicas == 5 { 3 } else { 5 };
-                    (Fault::Scale { replicas }, 2_500)
-                }
-                1 => (Fault::Scale { replicas }, 2_500),
-                2 => {
-                    let (whom, ms, then_leader) = (Whom::Follower, short, false);
-                    let wipe = Fault::Wipe {
-                        whom,
-                        ms,
-                        then_leader,
-                    };
-                    (wipe, 3_000)
-                }
-                _ => (Fault::StaleCall, 600),
-            },
-            // The power fails, here and everywhere.
-            _ => match rng.random_range(0..4) {
-                0 => (Fault::Blackout { ms: short }, 2_500),
-                1 => (slow(Whom::Follower, 80, 2_000), 200),
-                2 => (crash(Whom::Leader, true, short), 800),
-                _ => (crash(Whom::Follower, true, short), 800),
-            },
+            0 => blinks(rng, short),
+            1 => ambush(rng, short),
+            2 => deposed(rng, long),
+            3 => churn(rng, replicas, short),
+            _ => power(rng, short),
         };
         all.push((at, fault));
         at += rng.random_range(pause / 2..=pause * 3 / 2);
     }
     all
+}
+
+/// The leader loses power and is back before anybody misses it.
+fn blinks(rng: &mut StdRng, short: u64) -> (Fault, u64) {
+    match rng.random_range(0..4) {
+        0 => (slow(Whom::Leader, 80, 3_000), 100),
+        _ => (crash(Whom::Leader, true, short), 1_500),
+    }
+}
+
+/// A volume is lost, and the leader with it for a while.
+fn ambush(rng: &mut StdRng, short: u64) -> (Fault, u64) {
+    match rng.random_range(0..3) {
+        0 => (slow(Whom::Follower, 600, 2_000), 300),
+        _ => (wipe(short, true), 7_000),
+    }
+}
+
+/// Leaders that do not know yet that they are none.
+fn deposed(rng: &mut StdRng, ms: u64) -> (Fault, u64) {
+    let whom = Whom::Leader;
+    match rng.random_range(0..3) {
+        0 => (Fault::Pause { whom, ms }, 4_000),
+        _ => {
+            let wholly = false;
+            (Fault::Isolate { whom, wholly, ms }, 3_000)
+        }
+    }
+}
+
+/// Members come and go, and old calls are heard again.
+fn churn(rng: &mut StdRng, replicas: u32, short: u64) -> (Fault, u64) {
+    match rng.random_range(0..5) {
+        0 => {
+            let replicas = if replicas == 5 { 3 } else { 5 };
+            (Fault::Scale { replicas }, 2_500)
+        }
+        1 => (Fault::Scale { replicas }, 2_500),
+        2 => (wipe(short, false), 3_000),
+        _ => (Fault::StaleCall, 600),
+    }
+}
+
+/// The power fails, here and everywhere.
+fn power(rng: &mut StdRng, short: u64) -> (Fault, u64) {
+    match rng.random_range(0..4) {
+        0 => (Fault::Blackout { ms: short }, 2_500),
+        1 => (slow(Whom::Follower, 80, 2_000), 200),
+        2 => (crash(Whom::Leader, true, short), 800),
+        _ => (crash(Whom::Follower, true, short), 800),
+    }
+}
+
+fn wipe(ms: u64, then_leader: bool) -> Fault {
+    Fault::Wipe {
+        whom: Whom::Follower,
+        ms,
+        then_leader,
+    }
 }
 
 fn crash(whom: Whom, power: bool, ms: u64) -> Fault {
