@@ -84,7 +84,7 @@ fn audit(world: &mut World, last: u64) {
     });
 }
 
-fn smoke(seed: u64) -> (u64, u64) {
+fn smoke(seed: u64) {
     let mut world = World::new(&shape(seed));
     world.script(|name, audit| async move { Cluster::new(&name, &audit).form(&hosts()).await });
     write(&mut world, 1..=40);
@@ -109,7 +109,6 @@ fn smoke(seed: u64) -> (u64, u64) {
         assert_eq!(consensus.report().full_repairs, 0, "{name}");
         assert!(consensus.report().positions.purged > 0, "{name} purges");
     }
-    world.audit.hash()
 }
 
 #[test]
@@ -117,11 +116,4 @@ fn three_whole_nodes_survive_power_cuts_with_the_same_state() {
     for seed in 1..=3 {
         entropy::with_seed(seed, || smoke(seed));
     }
-}
-
-#[test]
-fn a_seed_gives_the_same_world_again() {
-    let run = |seed| entropy::with_seed(seed, || smoke(seed));
-    assert_eq!(run(4), run(4));
-    assert_ne!(run(4), run(5));
 }
