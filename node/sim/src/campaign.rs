@@ -16,7 +16,7 @@ use flower_store::{
     sabotage::{self, Break},
 };
 use rand::rngs::StdRng;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::{
     APP,
@@ -57,10 +57,12 @@ pub struct Settings {
     pub broken: Option<Break>,
     /// Nodes' logs go to standard error.
     pub log: bool,
+    /// Keeps all that goes into the hash.
+    pub trace: bool,
 }
 
 /// What came of it.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Verdict {
     /// The seed.
     pub seed: u64,
@@ -79,20 +81,27 @@ pub struct Verdict {
     /// Of them, answered reads.
     pub read: usize,
     /// States that were reached, and how often.
-    pub reached: BTreeMap<&'static str, u64>,
+    pub reached: BTreeMap<String, u64>,
     /// What was violated.
     pub failure: Option<String>,
     /// The plan and the last events, when something was.
     pub story: Vec<String>,
+    /// The hash after each step, and the step, when that was wanted.
+    #[serde(skip)]
+    pub trace: Vec<(u64, String)>,
 }
 
-/// Runs one world.
+/// Runs one world. One process runs one world only: what libraries keep for a whole process
+/// would make the second one another.
 pub fn run(settings: Settings) -> Verdict {
     entropy::with_seed(settings.seed, || {
         sabotage::set(settings.broken);
         sabotage::take_reached();
         let plan = Plan::from_seed(settings.seed, settings.seconds);
         let mut driver = Driver::new(plan);
+        if settings.trace {
+            driver.world.audit.trace();
+        }
         let _logs = watch::logs(&driver.world.audit, settings.log);
         let ended = catch_unwind(AssertUnwindSafe(|| driver.live()));
         let failure = match ended {
@@ -423,11 +432,13 @@ impl Driver {
     fn verdict(&mut self, failure: Option<String>) -> Verdict {
         let ops = self.clients.history.ops();
         let count = |fits: &dyn Fn(&Op) -> bool| ops.iter().filter(|op| fits(op)).count();
-        let mut reached = sabotage::take_reached();
-        reached.extend(self.observer.reached());
+        let mut states = sabotage::take_reached();
+        states.extend(self.observer.reached());
         if ops.iter().any(|op| op.replays > 0) {
-            reached.insert("receipt replayed", 1);
+            states.insert("receipt replayed", 1);
         }
+        let named = states.into_iter();
+        let reached = named.map(|(state, count)| (state.to_owned(), count));
         let mut digests = Vec::new();
         for place in self.world.places.values() {
             digests.extend(place.disk.digest().to_le_bytes());
@@ -449,9 +460,10 @@ impl Driver {
             written: count(&|op| writes(op) && matches!(op.outcome, Outcome::Written { .. })),
             unknown: count(&|op| writes(op) && op.outcome == Outcome::Unknown),
             read: count(&|op| matches!(op.outcome, Outcome::Read { .. } | Outcome::Snapshot(_))),
-            reached,
+            reached: reached.collect(),
             failure,
             story,
+            trace: self.world.audit.take_trace(),
         }
     }
 }

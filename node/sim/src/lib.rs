@@ -21,6 +21,7 @@ pub mod lanes;
 pub mod node;
 pub mod operator;
 pub mod plan;
+pub mod process;
 pub mod seeds;
 pub mod watch;
 pub mod workload;

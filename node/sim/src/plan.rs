@@ -205,6 +205,10 @@ fn pick<'a, T>(rng: &mut StdRng, from: &'a [T]) -> &'a T {
 }
 
 fn faults(rng: &mut StdRng, replicas: u32, end_ms: u64) -> (Vec<(u64, Fault)>, u64) {
+    if rng.random_bool(0.6) {
+        let theme = rng.random_range(0..THEMES);
+        return (themed(rng, theme, replicas, end_ms), end_ms);
+    }
     // A world has a few kinds of faults and many of each: one of everything hides what only
     // a run of the same shows.
     let mut kinds: Vec<u32> = (0..KINDS).collect();
@@ -221,6 +225,93 @@ fn faults(rng: &mut StdRng, replicas: u32, end_ms: u64) -> (Vec<(u64, Fault)>, u
 }
 
 const KINDS: u32 = 20;
+const THEMES: u32 = 5;
+
+/// Faults that belong together: combinations that chance alone makes too rarely.
+fn themed(rng: &mut StdRng, theme: u32, replicas: u32, end_ms: u64) -> Vec<(u64, Fault)> {
+    let (mut at, mut all) = (300, Vec::new());
+    while at < end_ms {
+        let short = *pick(rng, &[0, 20, 100, 300]);
+        let long = *pick(rng, &[1_200, 3_000, 6_000]);
+        let (fault, pause) = match theme {
+            0 => blinks(rng, short),
+            1 => ambush(rng, short),
+            2 => deposed(rng, long),
+            3 => churn(rng, replicas, short),
+            _ => power(rng, short),
+        };
+        all.push((at, fault));
+        at += rng.random_range(pause / 2..=pause * 3 / 2);
+    }
+    all
+}
+
+/// The leader loses power and is back before anybody misses it.
+fn blinks(rng: &mut StdRng, short: u64) -> (Fault, u64) {
+    match rng.random_range(0..4) {
+        0 => (slow(Whom::Leader, 80, 3_000), 100),
+        _ => (crash(Whom::Leader, true, short), 1_500),
+    }
+}
+
+/// A volume is lost, and the leader with it for a while.
+fn ambush(rng: &mut StdRng, short: u64) -> (Fault, u64) {
+    match rng.random_range(0..3) {
+        0 => (slow(Whom::Follower, 600, 2_000), 300),
+        _ => (wipe(short, true), 7_000),
+    }
+}
+
+/// Leaders that do not know yet that they are none.
+fn deposed(rng: &mut StdRng, ms: u64) -> (Fault, u64) {
+    let whom = Whom::Leader;
+    match rng.random_range(0..3) {
+        0 => (Fault::Pause { whom, ms }, 4_000),
+        _ => {
+            let wholly = false;
+            (Fault::Isolate { whom, wholly, ms }, 3_000)
+        }
+    }
+}
+
+/// Members come and go, and old calls are heard again.
+fn churn(rng: &mut StdRng, replicas: u32, short: u64) -> (Fault, u64) {
+    match rng.random_range(0..5) {
+        0 => {
+            let replicas = if replicas == 5 { 3 } else { 5 };
+            (Fault::Scale { replicas }, 2_500)
+        }
+        1 => (Fault::Scale { replicas }, 2_500),
+        2 => (wipe(short, false), 3_000),
+        _ => (Fault::StaleCall, 600),
+    }
+}
+
+/// The power fails, here and everywhere.
+fn power(rng: &mut StdRng, short: u64) -> (Fault, u64) {
+    match rng.random_range(0..4) {
+        0 => (Fault::Blackout { ms: short }, 2_500),
+        1 => (slow(Whom::Follower, 80, 2_000), 200),
+        2 => (crash(Whom::Leader, true, short), 800),
+        _ => (crash(Whom::Follower, true, short), 800),
+    }
+}
+
+fn wipe(ms: u64, then_leader: bool) -> Fault {
+    Fault::Wipe {
+        whom: Whom::Follower,
+        ms,
+        then_leader,
+    }
+}
+
+fn crash(whom: Whom, power: bool, ms: u64) -> Fault {
+    Fault::Crash { whom, power, ms }
+}
+
+fn slow(whom: Whom, by_ms: u64, ms: u64) -> Fault {
+    Fault::SlowDisk { whom, by_ms, ms }
+}
 
 fn fault(rng: &mut StdRng, kind: u32, replicas: u32) -> Fault {
     let whom = match rng.random_range(0..5) {
