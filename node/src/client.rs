@@ -7,12 +7,14 @@ pub mod sse;
 use std::{collections::VecDeque, time::Duration};
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri, header};
+use http::{HeaderValue, Method, Request, StatusCode, Uri, header};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper_util::{
     client::legacy::{Client, connect::HttpConnector},
     rt::TokioExecutor,
 };
+
+pub use crate::dial::Answer;
 
 /// An answer larger than this is not read.
 const ANSWER_BYTES_MAX: usize = 128 << 20;
@@ -44,24 +46,6 @@ pub enum NoAnswer {
 pub struct BadUrl {
     url: String,
     why: &'static str,
-}
-
-/// An answer, whole.
-#[derive(Debug, Clone)]
-pub struct Answer {
-    /// HTTP status.
-    pub status: StatusCode,
-    /// Headers.
-    pub headers: HeaderMap,
-    /// Body.
-    pub body: Bytes,
-}
-
-impl Answer {
-    /// A header's value, when it is there and is text.
-    pub fn header(&self, name: &str) -> Option<&str> {
-        self.headers.get(name)?.to_str().ok()
-    }
 }
 
 /// One API of one node, or of the Service before it.
@@ -139,11 +123,7 @@ impl Api {
             let response = self.respond(request).await?;
             let (head, body) = response.into_parts();
             if head.status == StatusCode::OK {
-                return Ok(Ok(Stream {
-                    body,
-                    reader: sse::Reader::default(),
-                    read: VecDeque::new(),
-                }));
+                return Ok(Ok(Stream::new(body)));
             }
             let read = Limited::new(body, ANSWER_BYTES_MAX).collect().await;
             Ok(Err(Answer {
@@ -240,6 +220,15 @@ pub struct Stream {
 }
 
 impl Stream {
+    /// The event stream of an answer.
+    pub fn new(body: hyper::body::Incoming) -> Self {
+        Self {
+            body,
+            reader: sse::Reader::default(),
+            read: VecDeque::new(),
+        }
+    }
+
     /// The next frame; nothing when the stream has ended, in whatever way.
     pub async fn next(&mut self) -> Option<sse::Event> {
         loop {

@@ -9,6 +9,7 @@ pub mod ports;
 pub mod report;
 pub mod sizing;
 pub mod tokens;
+pub mod transport;
 pub mod watch;
 pub mod wire;
 
