@@ -24,6 +24,7 @@ pub mod plan;
 pub mod process;
 pub mod seeds;
 pub mod watch;
+pub mod watcher;
 pub mod workload;
 pub mod world;
 
