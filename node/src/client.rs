@@ -7,12 +7,14 @@ pub mod sse;
 use std::{collections::VecDeque, time::Duration};
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri, header};
+use http::{HeaderValue, Method, Request, StatusCode, Uri, header};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper_util::{
     client::legacy::{Client, connect::HttpConnector},
     rt::TokioExecutor,
 };
+
+pub use crate::dial::Answer;
 
 /// An answer larger than this is not read.
 const ANSWER_BYTES_MAX: usize = 128 << 20;
@@ -44,24 +46,6 @@ pub enum NoAnswer {
 pub struct BadUrl {
     url: String,
     why: &'static str,
-}
-
-/// An answer, whole.
-#[derive(Debug, Clone)]
-pub struct Answer {
-    /// HTTP status.
-    pub status: StatusCode,
-    /// Headers.
-    pub headers: HeaderMap,
-    /// Body.
-    pub body: Bytes,
-}
-
-impl Answer {
-    /// A header's value, when it is there and is text.
-    pub fn header(&self, name: &str) -> Option<&str> {
-        self.headers.get(name)?.to_str().ok()
-    }
 }
 
 /// One API of one node, or of the Service before it.
@@ -131,11 +115,7 @@ impl Api {
         limit: Duration,
     ) -> Result<Result<Stream, Answer>, NoAnswer> {
         let opened = self.open(Method::POST, path, headers, body, limit).await?;
-        Ok(opened.map(|chunks| Stream {
-            chunks,
-            reader: sse::Reader::default(),
-            read: VecDeque::new(),
-        }))
+        Ok(opened.map(Stream::new))
     }
 
     /// Sends one request; what it is answered with is read as it comes, a refusal whole.
@@ -159,8 +139,7 @@ impl Api {
             let response = self.respond(request).await?;
             let (head, body) = response.into_parts();
             if head.status == StatusCode::OK {
-                let url = self.base.clone();
-                return Ok(Ok(Chunks { body, url }));
+                return Ok(Ok(Chunks::new(body, &self.base)));
             }
             let read = Limited::new(body, ANSWER_BYTES_MAX).collect().await;
             Ok(Err(Answer {
@@ -256,6 +235,12 @@ pub struct Chunks {
 }
 
 impl Chunks {
+    /// The body of an answer of the API at `url`.
+    pub fn new(body: hyper::body::Incoming, url: &str) -> Self {
+        let url = url.to_owned();
+        Self { body, url }
+    }
+
     /// The next bytes; nothing at the end.
     ///
     /// # Errors
@@ -282,6 +267,15 @@ pub struct Stream {
 }
 
 impl Stream {
+    /// The event stream of an answer.
+    pub fn new(chunks: Chunks) -> Self {
+        Self {
+            chunks,
+            reader: sse::Reader::default(),
+            read: VecDeque::new(),
+        }
+    }
+
     /// The next frame; nothing when the stream has ended, in whatever way.
     pub async fn next(&mut self) -> Option<sse::Event> {
         loop {

@@ -9,6 +9,7 @@ pub mod config;
 pub mod consensus;
 pub mod deploy;
 pub mod dev;
+pub mod dial;
 pub mod env;
 pub mod explain;
 pub mod export;

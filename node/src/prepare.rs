@@ -2,7 +2,7 @@
 //! before it, and makes its patch. Pure over the view but for the JavaScript that it runs.
 //! Orders nothing and sends nothing.
 
-use std::sync::Arc;
+use std::{ops::Bound, sync::Arc};
 
 use flower_api::{
     Revision, admin,
@@ -10,7 +10,8 @@ use flower_api::{
     wire::{Problem, code},
 };
 use flower_engine::{
-    CallError, Deadline, DeployError, PatchBuilder, ReadSet, Space, Stamp, View, ViewError, deploy,
+    CallError, Deadline, DeployError, PatchBuilder, ReadSet, ReadSetBuilder, Space, Stamp, View,
+    ViewError, deploy,
     key::meta,
     lane::{Drawn, Mark, Mutation, Prepared, Reply, Work},
     receipt::{self, Ended, Judged, Receipt},
@@ -157,7 +158,7 @@ fn mutate(
             let ended = receipt::keep(&done.result);
             let unkept = (ended == Ended::ResultNotKept).then_some(done.result);
             let patch = done.patch.unwrap_or_default();
-            (patch, ended, unkept, Some(done.reads))
+            (patch, ended, unkept, Some(certified(done.reads)))
         }
         Err(CallError::Storage(error)) => return Err(error),
         Err(CallError::Fault(problem)) if !call.minted => {
@@ -176,6 +177,9 @@ fn mutate(
         created_ms: drawn.now_ms,
         until_ms: receipt::until_ms(key, drawn.now_ms, retention_ms),
     };
+    if is_broken(Break::ReaderRecordNotWritten) {
+        forget_readers(&mut patch);
+    }
     if !is_broken(Break::ReceiptOutsidePatch) {
         receipt::record(&mut patch, scope, key, &receipt);
     }
@@ -186,6 +190,27 @@ fn mutate(
         deployment: Some(hash),
     };
     Ok((commit(patch, reply), reads.map(Arc::new)))
+}
+
+/// All that was read, but for [`Break::CertificateForgetsRange`].
+fn certified(reads: ReadSet) -> ReadSet {
+    if !is_broken(Break::CertificateForgetsRange) {
+        return reads;
+    }
+    let mut records = ReadSetBuilder::default();
+    for (space, key) in reads.records() {
+        records.record(space, key);
+    }
+    records.finish()
+}
+
+/// For [`Break::ReaderRecordNotWritten`].
+fn forget_readers(patch: &mut PatchBuilder) {
+    let written = patch.range(Space::Readers, Bound::Unbounded, Bound::Unbounded);
+    let keys: Vec<_> = written.map(|((_, key), _)| key.clone()).collect();
+    for key in keys {
+        patch.forget(Space::Readers, &key);
+    }
 }
 
 fn deployed(

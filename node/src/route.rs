@@ -16,8 +16,9 @@ use serde::de::DeserializeOwned;
 
 use crate::{
     consensus::{Consensus, LeaderInfo},
+    dial::Answer,
     env::{Env, Fut, Mono},
-    forward::{Forwarded, Forwarder, NoAnswer},
+    forward::{Forwarder, NoAnswer},
     write::{Writer, unknown},
 };
 
@@ -57,7 +58,7 @@ pub enum Routed {
     /// Given by this node.
     Here(Box<Reply>),
     /// Given by the leader.
-    There(Forwarded),
+    There(Answer),
 }
 
 /// Where a call goes now.
@@ -173,7 +174,7 @@ impl Router {
         path: &str,
         origin: &Origin,
         here: impl Fn() -> Fut<'static, Result<T, Box<Problem>>>,
-    ) -> Result<Result<T, Forwarded>, Box<Problem>> {
+    ) -> Result<Result<T, Answer>, Box<Problem>> {
         loop {
             match self.next() {
                 Next::Here => return here().await.map(Ok),
@@ -201,7 +202,7 @@ impl Router {
         origin: &Origin,
         address: &str,
         body: Bytes,
-    ) -> Result<Forwarded, NoAnswer> {
+    ) -> Result<Answer, NoAnswer> {
         let request = onward(method, path, origin, address, self.left(origin), body);
         self.forwarder.send(request, origin.deadline).await
     }
@@ -233,7 +234,7 @@ impl Router {
         &self,
         request: Request<Full<Bytes>>,
         origin: &Origin,
-    ) -> Result<Forwarded, Outcome> {
+    ) -> Result<Answer, Outcome> {
         let answer = match self.forwarder.send(request, origin.deadline).await {
             Ok(answer) => answer,
             Err(NoAnswer::NotSent) => return Err(Outcome::NotApplied),

@@ -1,5 +1,6 @@
 //! The admin API: what the operator and the CLI ask of a node, and how it is fenced.
-//! Only types and the trait; clients live in the operator and in the node's crate.
+//! Only types and the trait; `transport` carries the calls out over what the operator, the
+//! node's commands and the simulation send with.
 
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};

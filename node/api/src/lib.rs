@@ -11,6 +11,7 @@ pub mod ports;
 pub mod report;
 pub mod sizing;
 pub mod tokens;
+pub mod transport;
 pub mod watch;
 pub mod wire;
 

@@ -38,8 +38,8 @@ use super::{
 };
 use crate::{
     auth::Api,
+    dial,
     env::Mono,
-    forward::Forwarded,
     metrics::{CallKind, CallOutcome},
     query::{canonical, is_named},
     route::{DEADLINE_MS, KEY_MINTED, Origin, Routed},
@@ -537,7 +537,7 @@ pub(super) fn json(status: StatusCode, body: impl Into<Body>) -> Response {
 }
 
 /// The leader's answer, with the headers that are of this API.
-pub(super) fn passed_on(answer: Forwarded) -> Response {
+pub(super) fn passed_on(answer: dial::Answer) -> Response {
     let mut response = Response::new(Body::from(answer.body));
     *response.status_mut() = answer.status;
     let ours = |name: &str| {
