@@ -26,7 +26,11 @@ function place(tx, n) {
     name: `Customer number ${n}`,
     email: `customer-${n}@shop.example`,
     street: `${n % 200} Harbour Street, Old Town`,
-    note: "Rings twice; leave parcels with the neighbours when nobody is in.".padEnd(83 - 2 * `${n}`.length, "."),
+    // So long that every customer has 215 bytes of JSON.
+    note: "Rings twice; leave parcels with the neighbours when nobody is in.".padEnd(
+      108 - 2 * `${n}`.length - `${n % 200}`.length,
+      ".",
+    ),
   });
   const order = tx.orders.insert({ customer, placedAt: tx.now, express: n % 4 === 0 });
   for (let i = 0; i < 3; i++) {
