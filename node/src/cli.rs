@@ -9,6 +9,7 @@ use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 
 use crate::config::SETTINGS;
 
+mod bench;
 pub(crate) mod bundle;
 mod call;
 mod check;
@@ -87,6 +88,8 @@ enum Command {
     Footprint(StatusArgs),
     /// Hands leadership over and turns the node unready, so that it may be stopped.
     PrepareStop(StatusArgs),
+    /// Measures memory, disk and time with the program `flower-bench`, which is not shipped.
+    Bench(bench::BenchArgs),
     /// Prints completions for a shell.
     Completions {
         /// The shell.
@@ -146,6 +149,7 @@ pub fn run() -> ExitCode {
         Command::Call(args) => block_on(call::call(args, output)),
         Command::Query(args) => block_on(call::query(args, output)),
         Command::Watch(args) => block_on(watch::watch(args, output)),
+        Command::Bench(args) => bench::bench(args, output),
         Command::Explain(what) => block_on(explain::explain(what, output)),
         Command::Export(args) => block_on(export::export(args, output)),
         Command::Import(args) => block_on(import::import(args, output)),

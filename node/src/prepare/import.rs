@@ -9,12 +9,14 @@ use flower_api::{
     wire::{Problem, code},
 };
 use flower_engine::{
-    CallError, Deadline, DeployError, Deployment, PatchBuilder, Stamp, View, ViewError, deploy,
+    CallError, Deadline, DeployError, Deployment, PatchBuilder, Space, Stamp, View, ViewError,
+    deploy,
     import::{self, ImportError, Mark, Roots},
+    key::meta,
     lane::{Drawn, Import, Prepared, Reply},
 };
 
-use super::{bad_bundle, commit, no_application, owned_by_another, refuse};
+use super::{bad_bundle, commit, no_application, not_formed, owned_by_another, refuse};
 use crate::workers::Isolates;
 
 pub use flower_engine::import::LAST_REVISION;
@@ -102,6 +104,9 @@ fn begin(
             true => answer(mark.told(false)),
             false => refuse(another(&mark)),
         });
+    }
+    if view.get(Space::Meta, meta::FORMED)?.is_none() {
+        return Ok(refuse(not_formed()));
     }
     if !import::is_empty(view)? {
         return Ok(refuse(not_empty()));
