@@ -157,7 +157,7 @@ fn mutate(
         Ok(done) => {
             let ended = receipt::keep(&done.result);
             let unkept = (ended == Ended::ResultNotKept).then_some(done.result);
-            let patch = done.patch.unwrap_or_default();
+            let patch = with_readers(done.patch.unwrap_or_default());
             (patch, ended, unkept, Some(certified(done.reads)))
         }
         Err(CallError::Storage(error)) => return Err(error),
@@ -177,9 +177,6 @@ fn mutate(
         created_ms: drawn.now_ms,
         until_ms: receipt::until_ms(key, drawn.now_ms, retention_ms),
     };
-    if is_broken(Break::ReaderRecordNotWritten) {
-        forget_readers(&mut patch);
-    }
     if !is_broken(Break::ReceiptOutsidePatch) {
         receipt::record(&mut patch, scope, key, &receipt);
     }
@@ -204,13 +201,16 @@ fn certified(reads: ReadSet) -> ReadSet {
     records.finish()
 }
 
-/// For [`Break::ReaderRecordNotWritten`].
-fn forget_readers(patch: &mut PatchBuilder) {
-    let written = patch.range(Space::Readers, Bound::Unbounded, Bound::Unbounded);
-    let keys: Vec<_> = written.map(|((_, key), _)| key.clone()).collect();
-    for key in keys {
-        patch.forget(Space::Readers, &key);
+/// All that was written, but for [`Break::ReaderRecordNotWritten`].
+fn with_readers(mut patch: PatchBuilder) -> PatchBuilder {
+    if is_broken(Break::ReaderRecordNotWritten) {
+        let written = patch.range(Space::Readers, Bound::Unbounded, Bound::Unbounded);
+        let keys: Vec<_> = written.map(|((_, key), _)| key.clone()).collect();
+        for key in keys {
+            patch.forget(Space::Readers, &key);
+        }
     }
+    patch
 }
 
 fn deployed(

@@ -91,8 +91,9 @@ impl Http {
         let request = self.request(authority, Method::POST, path, headers, body.into());
         let response = tokio::time::timeout(limit, self.client.request(request)).await;
         let response = response.ok()?.ok()?;
-        let chunks = || Chunks::new(response.into_body(), authority);
-        (response.status() == StatusCode::OK).then(|| Stream::new(chunks()))
+        let opened = response.status() == StatusCode::OK;
+        let chunks = Chunks::new(response.into_body(), authority);
+        opened.then(|| Stream::new(chunks))
     }
 
     /// Sends one request to `authority` (`host:port`) and reads the whole answer.
