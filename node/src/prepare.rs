@@ -10,7 +10,7 @@ use flower_api::{
     wire::{Problem, code},
 };
 use flower_engine::{
-    CallError, Deadline, DeployError, PatchBuilder, ReadSet, Space, Stamp, View, ViewError, deploy,
+    CallError, Deadline, PatchBuilder, ReadSet, Space, Stamp, View, ViewError, deploy,
     key::meta,
     lane::{Drawn, Mark, Mutation, Prepared, Reply, Work},
     receipt::{self, Ended, Judged, Receipt},
@@ -19,6 +19,10 @@ use flower_engine::{
 use flower_store::sabotage::{Break, is_broken};
 
 use crate::workers::{Call, Isolates, Purpose};
+
+use build::Pages;
+
+mod build;
 
 /// A work's outcome, and what it read; absent when that is not known.
 pub type Outcome = (Prepared, Option<Arc<ReadSet>>);
@@ -42,18 +46,24 @@ pub fn prepare(
             source,
             manifest,
             managed_by,
+            rows,
         } => {
             let managed_by = managed_by.as_deref();
             match owned_by_another(&*view, managed_by)? {
                 Some(problem) => Ok(refuse(problem)),
-                None => deployed(deploy::plan_deployment(
-                    &*view,
-                    source,
-                    (**manifest).clone(),
-                    managed_by,
-                    drawn.revision,
-                )),
+                None => {
+                    let manifest = (**manifest).clone();
+                    let revision = drawn.revision;
+                    let planned =
+                        deploy::plan_deployment(&*view, source, manifest, managed_by, revision);
+                    let pages = Pages::new(isolates, drawn, deadline);
+                    build::deployed(pages, view, planned, *rows)
+                }
             }
+        }
+        Work::Build { rows, hopeless } => {
+            let pages = Pages::new(isolates, drawn, deadline);
+            build::page(pages, view, *rows, hopeless.clone())
         }
         Work::Mark(wanted) => mark(&*view, wanted),
         Work::Trim { cutoff_ms, limit } => trim(&*view, *cutoff_ms, *limit, drawn.now_ms),
@@ -61,12 +71,17 @@ pub fn prepare(
     Ok((alone?, None))
 }
 
-/// Deletes receipts whose time is up, and what dropped indexes have left behind.
+/// Deletes receipts whose time is up, and what deployments of the past have left behind.
 fn trim(view: &dyn View, cutoff_ms: u64, limit: usize, now_ms: u64) -> Result<Prepared, ViewError> {
     let mut trim = receipt::trim(view, cutoff_ms, limit)?;
     if let Some(leftovers) = deploy::sweep(view, limit)? {
         for write in leftovers.writes() {
-            trim.patch.delete(write.space, write.key.clone());
+            match &write.value {
+                Some(value) => trim
+                    .patch
+                    .put(write.space, write.key.clone(), value.clone()),
+                None => trim.patch.delete(write.space, write.key.clone()),
+            }
         }
         // There may be more of them: soon again.
         trim.next_due_ms = Some(now_ms);
@@ -169,36 +184,16 @@ fn mutate(
     Ok((commit(patch, reply), reads.map(Arc::new)))
 }
 
-fn deployed(
-    planned: Result<flower_engine::PlannedDeployment, DeployError>,
-) -> Result<Prepared, ViewError> {
-    let planned = match planned {
-        Ok(planned) => planned,
-        Err(DeployError::Storage(error)) => return Err(error),
-        Err(DeployError::Refused(why)) => return Ok(refuse(bad_bundle(&why.join("; ")))),
-    };
-    let reply = Reply::Deployed {
-        hash: planned.hash,
-        changed: planned.changed,
-        changes: planned.changes,
-    };
-    Ok(if planned.patch.is_empty() {
-        Prepared::Answer(reply)
-    } else {
-        Prepared::Commit {
-            patch: Arc::new(planned.patch),
-            reply,
-        }
-    })
-}
-
 /// While a ConfigMap owns the application, only its owner deploys. An owner may take over
 /// from a person or from another ConfigMap: the cluster has one `app`.
 fn owned_by_another(
     view: &dyn View,
     managed_by: Option<&str>,
 ) -> Result<Option<Problem>, ViewError> {
-    let owner = deploy::active(view)?.and_then(|(_, _, owner)| owner);
+    let owner = match deploy::pending(view)? {
+        Some(pending) if pending.managed_by.is_some() => pending.managed_by,
+        _ => deploy::active(view)?.and_then(|(_, _, owner)| owner),
+    };
     Ok(match (owner, managed_by) {
         (Some(owner), None) => Some(Problem::new(
             409,

@@ -20,8 +20,10 @@ use flower_engine::{
 use flower_store::FileName;
 
 use crate::{
+    builder::Builder,
     config::{CorsOrigins, WatchLimits},
     consensus::Consensus,
+    deploy::builds,
     env::{Env, Fatal, Mono},
     footprint::Meter,
     forward::Forwarder,
@@ -128,6 +130,8 @@ pub struct Service {
     pub queries: Queries,
     /// Watches.
     pub watches: Watches,
+    /// Drives builds of deployments.
+    pub(crate) builder: Builder,
     /// What it serves with.
     pub settings: Arc<ServeSettings>,
     name: Arc<str>,
@@ -168,10 +172,12 @@ impl Service {
         // An answer is a result, or a problem with its data.
         let answer_bytes = settings.limits.result_bytes + limits::MIB;
         let forwarder = Forwarder::new(env, answer_bytes as usize);
+        let router = Router::new(env, consensus, writer, forwarder);
         let service = Self {
             env: env.clone(),
             consensus: consensus.clone(),
-            router: Router::new(env, consensus, writer, forwarder),
+            builder: Builder::start(env, consensus, &router),
+            router,
             reader: Reader::new(env, consensus, &queries),
             watches: Watches::start(env, consensus, &queries, settings.watches),
             queries,
@@ -299,10 +305,13 @@ impl Service {
         let functions = deploy::load(view, &hash)?
             .map(|d| d.manifest.functions.keys().cloned().collect())
             .unwrap_or_default();
+        let (build, failed_build) = builds(view)?;
         Ok(Some(DeploymentInfo {
             hash,
             revision,
             functions,
+            build,
+            failed_build,
         }))
     }
 

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     ids::{ClusterId, GroupId, MemberId, Revision},
     manifest::Manifest,
-    report::{ConfigVersion, Identity, Report},
+    report::{BuildInfo, ConfigVersion, FailedBuildInfo, Identity, Report},
     wire::Problem,
 };
 
@@ -139,6 +139,12 @@ pub struct ActiveDeployment {
     pub managed_by: Option<String>,
     /// What it declares.
     pub manifest: Manifest,
+    /// Another one that is being built, to become active.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub build: Option<BuildInfo>,
+    /// The last one whose build failed, until another one is deployed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failed_build: Option<FailedBuildInfo>,
 }
 
 /// The call was carried out; the configuration afterwards.
@@ -167,6 +173,8 @@ pub mod code {
     pub const NOT_CAUGHT_UP: &str = "not-caught-up";
     /// The bundle was refused.
     pub const BAD_BUNDLE: &str = "bad-bundle";
+    /// The deployment is accepted and is being built; deploy the same again to wait for it.
+    pub const BUILDING: &str = "building";
     /// The application is owned by a ConfigMap.
     pub const APP_MANAGED: &str = "app-managed";
 }

@@ -193,18 +193,36 @@ impl Engine {
 
     /// Calls a function of the application.
     pub fn invoke(&self, kind: FunctionKind, name: &str, args: &str, stamp: Stamp) -> Outcome {
+        let kind = match kind {
+            FunctionKind::Query => "query",
+            FunctionKind::Mutation => "mutation",
+        };
+        self.begin(stamp, |ctx| {
+            let invoke = self.handles.invoke.clone().restore(ctx)?;
+            invoke.call((kind, name, args))
+        })
+    }
+
+    /// Evaluates the derived values of a page of a build.
+    pub fn build(&self, stamp: Stamp) -> Outcome {
+        self.begin(stamp, |ctx| {
+            let runtime = self.handles.runtime.clone().restore(ctx)?;
+            runtime.get::<_, Function>("build")?.call(())
+        })
+    }
+
+    fn begin(
+        &self,
+        stamp: Stamp,
+        call: impl for<'js> FnOnce(&Ctx<'js>) -> Result<String, Error>,
+    ) -> Outcome {
         self.measure_stack();
         self.context.with(|ctx| {
-            let kind = match kind {
-                FunctionKind::Query => "query",
-                FunctionKind::Mutation => "mutation",
-            };
             let answer = (|| {
                 let begin = self.handles.begin.clone().restore(&ctx)?;
                 let (low, high) = (stamp.seed as u32, (stamp.seed >> 32) as u32);
                 begin.call::<_, ()>((stamp.now_ms as f64, f64::from(low), f64::from(high)))?;
-                let invoke = self.handles.invoke.clone().restore(&ctx)?;
-                invoke.call::<_, String>((kind, name, args))
+                call(&ctx)
             })();
             match answer {
                 Ok(answer) => outcome(answer),

@@ -16,8 +16,10 @@ use super::{
     meter::Meter,
 };
 use crate::{
-    deploy::Deployment,
+    deploy::{self, Deployment, PageTask},
+    derived::Building,
     limits::setting,
+    problem,
     reads::ReadSet,
     transaction::Transaction,
     view::{PatchBuilder, View},
@@ -123,19 +125,9 @@ impl Isolate {
             deadline.clone(),
             writable,
         );
-        *self.slot.borrow_mut() = Some(Running {
-            transaction,
-            failure: None,
-            bad_cursor: None,
-            lines: 0,
+        let (outcome, running) = self.run(transaction, deadline, |engine| {
+            engine.invoke(kind, name, args, stamp)
         });
-        self.meter.begin(deadline);
-        self.calls += 1;
-        let outcome = self.engine.invoke(kind, name, args, stamp);
-        let running = self.slot.borrow_mut().take();
-        self.spent |= self.meter.stopped().is_some()
-            || matches!(outcome, Outcome::Broken(_))
-            || self.engine.has_jobs();
         let judged = match running {
             Some(mut running) => {
                 let reads = std::mem::take(&mut running.transaction.reads).finish();
@@ -161,6 +153,67 @@ impl Isolate {
             self.thrown = failure.log;
             failure.error
         })
+    }
+
+    /// Evaluates the derived values of a page of a build, whose bundle this isolate has.
+    ///
+    /// # Errors
+    /// See [`CallError`].
+    pub fn build(
+        &mut self,
+        task: &PageTask,
+        stamp: Stamp,
+        deadline: &Deadline,
+    ) -> Result<deploy::Evaluated, CallError> {
+        let mut transaction = Transaction::new(
+            Arc::clone(&task.view),
+            Arc::clone(&self.deployment),
+            self.limits,
+            stamp,
+            deadline.clone(),
+            true,
+        );
+        transaction.building = Some(Building::new(task, &self.limits));
+        let (outcome, running) = self.run(transaction, deadline, |engine| engine.build(stamp));
+        let lost = || calls::broken("the build", "the page lost its transaction").error;
+        let running = running.ok_or_else(lost)?;
+        if let Some(failure) = running.failure {
+            return Err(failure);
+        }
+        if let Some(stop) = self.meter.stopped() {
+            return Err(self.meter.refusal(stop));
+        }
+        match outcome {
+            Outcome::Result(_) => running.transaction.finish_page().ok_or_else(lost),
+            Outcome::Fault(why) | Outcome::Error(why) | Outcome::Broken(why) => {
+                Err(CallError::Refused(problem::internal(format!(
+                    "evaluating derived values failed: {why}"
+                ))))
+            }
+        }
+    }
+
+    /// Runs a script over a transaction.
+    fn run(
+        &mut self,
+        transaction: Transaction,
+        deadline: &Deadline,
+        call: impl FnOnce(&Engine) -> Outcome,
+    ) -> (Outcome, Option<Running>) {
+        *self.slot.borrow_mut() = Some(Running {
+            transaction,
+            failure: None,
+            bad_cursor: None,
+            lines: 0,
+        });
+        self.meter.begin(deadline);
+        self.calls += 1;
+        let outcome = call(&self.engine);
+        let running = self.slot.borrow_mut().take();
+        self.spent |= self.meter.stopped().is_some()
+            || matches!(outcome, Outcome::Broken(_))
+            || self.engine.has_jobs();
+        (outcome, running)
     }
 
     /// What ended the call goes before what the handler made of it.
