@@ -79,7 +79,7 @@ impl Service {
         let (hash, clock) = (deployment.hash.clone(), self.env.clock.clone());
         let work = move |isolates: &mut Isolates, deadline: &_| {
             // The application is loaded before the clock is looked at.
-            isolates.load(&*view, &hash)?;
+            isolates.warm(&*view, &hash)?;
             let begun = clock.mono();
             let args = ask.args.to_string();
             let call = Call {

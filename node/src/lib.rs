@@ -2,6 +2,7 @@
 
 pub mod admin_client;
 pub mod auth;
+mod builder;
 pub mod cgroup;
 pub mod cli;
 pub mod client;

@@ -10,8 +10,8 @@ use flower_api::{
     wire::{Problem, code},
 };
 use flower_engine::{
-    CallError, Deadline, DeployError, PatchBuilder, ReadSet, ReadSetBuilder, Space, Stamp, View,
-    ViewError, deploy,
+    CallError, Deadline, PatchBuilder, ReadSet, ReadSetBuilder, Space, Stamp, View, ViewError,
+    deploy,
     key::meta,
     lane::{Drawn, Mark, Mutation, Prepared, Reply, Work},
     receipt::{self, Ended, Judged, Receipt},
@@ -21,6 +21,9 @@ use flower_store::sabotage::{Break, is_broken};
 
 use crate::workers::{Call, Isolates, Purpose};
 
+use build::Pages;
+
+mod build;
 mod import;
 
 pub use import::{LAST_REVISION, not_empty};
@@ -47,6 +50,7 @@ pub fn prepare(
             source,
             manifest,
             managed_by,
+            rows,
         } => {
             let managed_by = managed_by.as_deref();
             let wrong = import::under_way(&*view)?.map_or_else(
@@ -55,14 +59,19 @@ pub fn prepare(
             )?;
             match wrong {
                 Some(problem) => Ok(refuse(problem)),
-                None => deployed(deploy::plan_deployment(
-                    &*view,
-                    source,
-                    (**manifest).clone(),
-                    managed_by,
-                    drawn.revision,
-                )),
+                None => {
+                    let manifest = (**manifest).clone();
+                    let revision = drawn.revision;
+                    let planned =
+                        deploy::plan_deployment(&*view, source, manifest, managed_by, revision);
+                    let pages = Pages::new(isolates, drawn, deadline);
+                    build::deployed(pages, view, planned, *rows)
+                }
             }
+        }
+        Work::Build { rows, hopeless } => {
+            let pages = Pages::new(isolates, drawn, deadline);
+            build::page(pages, view, *rows, hopeless.clone())
         }
         Work::Mark(wanted) => mark(&*view, wanted),
         Work::Import(step) => import::step(isolates, view, step, drawn, deadline),
@@ -71,12 +80,17 @@ pub fn prepare(
     Ok((alone?, None))
 }
 
-/// Deletes receipts whose time is up, and what dropped indexes have left behind.
+/// Deletes receipts whose time is up, and what deployments of the past have left behind.
 fn trim(view: &dyn View, cutoff_ms: u64, limit: usize, now_ms: u64) -> Result<Prepared, ViewError> {
     let mut trim = receipt::trim(view, cutoff_ms, limit)?;
     if let Some(leftovers) = deploy::sweep(view, limit)? {
         for write in leftovers.writes() {
-            trim.patch.delete(write.space, write.key.clone());
+            match &write.value {
+                Some(value) => trim
+                    .patch
+                    .put(write.space, write.key.clone(), value.clone()),
+                None => trim.patch.delete(write.space, write.key.clone()),
+            }
         }
         // There may be more of them: soon again.
         trim.next_due_ms = Some(now_ms);
@@ -213,36 +227,16 @@ fn with_readers(mut patch: PatchBuilder) -> PatchBuilder {
     patch
 }
 
-fn deployed(
-    planned: Result<flower_engine::PlannedDeployment, DeployError>,
-) -> Result<Prepared, ViewError> {
-    let planned = match planned {
-        Ok(planned) => planned,
-        Err(DeployError::Storage(error)) => return Err(error),
-        Err(DeployError::Refused(why)) => return Ok(refuse(bad_bundle(&why.join("; ")))),
-    };
-    let reply = Reply::Deployed {
-        hash: planned.hash,
-        changed: planned.changed,
-        changes: planned.changes,
-    };
-    Ok(if planned.patch.is_empty() {
-        Prepared::Answer(reply)
-    } else {
-        Prepared::Commit {
-            patch: Arc::new(planned.patch),
-            reply,
-        }
-    })
-}
-
 /// While a ConfigMap owns the application, only its owner deploys. An owner may take over
 /// from a person or from another ConfigMap: the cluster has one `app`.
 fn owned_by_another(
     view: &dyn View,
     managed_by: Option<&str>,
 ) -> Result<Option<Problem>, ViewError> {
-    let owner = deploy::active(view)?.and_then(|(_, _, owner)| owner);
+    let owner = match deploy::pending(view)? {
+        Some(pending) if pending.managed_by.is_some() => pending.managed_by,
+        _ => deploy::active(view)?.and_then(|(_, _, owner)| owner),
+    };
     Ok(match (owner, managed_by) {
         (Some(owner), None) => Some(Problem::new(
             409,

@@ -22,8 +22,10 @@ use flower_store::FileName;
 use tokio::sync::Semaphore;
 
 use crate::{
+    builder::Builder,
     config::{CorsOrigins, WatchLimits},
     consensus::Consensus,
+    deploy::builds,
     env::{Env, Fatal, Mono},
     footprint::Meter,
     forward::Forwarder,
@@ -130,6 +132,8 @@ pub struct Service {
     pub queries: Queries,
     /// Watches.
     pub watches: Watches,
+    /// Drives builds of deployments.
+    pub(crate) builder: Builder,
     /// What it serves with.
     pub settings: Arc<ServeSettings>,
     /// One export at a time.
@@ -172,10 +176,12 @@ impl Service {
         // An answer is a result, or a problem with its data.
         let answer_bytes = settings.limits.result_bytes + limits::MIB;
         let forwarder = Forwarder::new(env, answer_bytes as usize);
+        let router = Router::new(env, consensus, writer, forwarder);
         let service = Self {
             env: env.clone(),
             consensus: consensus.clone(),
-            router: Router::new(env, consensus, writer, forwarder),
+            builder: Builder::start(env, consensus, &router),
+            router,
             reader: Reader::new(env, consensus, &queries),
             watches: Watches::start(env, consensus, &queries, settings.watches),
             queries,
@@ -304,10 +310,13 @@ impl Service {
         let functions = deploy::load(view, &hash)?
             .map(|d| d.manifest.functions.keys().cloned().collect())
             .unwrap_or_default();
+        let (build, failed_build) = builds(view)?;
         Ok(Some(DeploymentInfo {
             hash,
             revision,
             functions,
+            build,
+            failed_build,
         }))
     }
 

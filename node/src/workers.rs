@@ -12,12 +12,15 @@ use std::{
 };
 
 use flower_api::{
-    admin,
+    Revision, admin,
     wire::{Problem, code},
 };
 use flower_engine::{
-    BundleError, CallError, Cost, Deadline, Evaluated, Isolate, Limits, PatchBuilder, ReadSet,
-    Stamp, View, ViewError, deploy, import::Roots, js,
+    BundleError, CallError, Cost, Deadline, Deployment, Evaluated, Isolate, Limits, PatchBuilder,
+    ReadSet, Stamp, View, ViewError,
+    deploy::{self, PageTask},
+    import::Roots,
+    js,
 };
 use parking_lot::Mutex;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, oneshot};
@@ -290,6 +293,7 @@ impl Workers {
                 desk,
                 kept: None,
                 cost: None,
+                building: None,
             });
             let _ = done.send(work(isolates, &deadline));
             isolates.settle();
@@ -353,11 +357,17 @@ impl Drop for Count<'_> {
     }
 }
 
-/// The isolate that a worker keeps, of the deployment that it ran last.
+/// The isolates that a worker keeps, of the deployment that it ran last, and of one that is
+/// being built.
 pub struct Isolates {
     limits: Limits,
     desk: Arc<Desk>,
-    kept: Option<(String, Isolate)>,
+    /// With the revision that made the bundle active: one that comes back reads and writes
+    /// other indexes and cells than it did before.
+    kept: Option<(String, Revision, Isolate)>,
+    /// Of the deployment whose build is under way, beside the one that runs; with the revision
+    /// that began the build.
+    building: Option<(String, Revision, Isolate)>,
     cost: Option<Cost>,
 }
 
@@ -409,7 +419,7 @@ impl Isolates {
     ///
     /// # Errors
     /// See [`CallError`].
-    pub fn load(&mut self, view: &dyn View, hash: &str) -> Result<(), CallError> {
+    pub fn warm(&mut self, view: &dyn View, hash: &str) -> Result<(), CallError> {
         self.isolate(view, hash).map(drop)
     }
 
@@ -417,7 +427,7 @@ impl Isolates {
     ///
     /// # Errors
     /// See [`CallError`].
-    pub fn build(
+    pub fn store(
         &mut self,
         hash: &str,
         roots: &Roots,
@@ -427,14 +437,50 @@ impl Isolates {
     ) -> Result<PatchBuilder, CallError> {
         *self.desk.bundle.lock() = Some(hash.to_owned());
         let isolate = self.isolate(&*view, hash)?;
-        let (patch, _) = isolate.build(roots, view, stamp, deadline)?;
+        let (patch, _) = isolate.store(roots, view, stamp, deadline)?;
         Ok(patch)
+    }
+
+    /// Evaluates the derived values of a page of a build.
+    ///
+    /// # Errors
+    /// See [`CallError`].
+    pub fn build(
+        &mut self,
+        task: &PageTask,
+        stamp: Stamp,
+        deadline: &Deadline,
+    ) -> Result<deploy::Evaluated, CallError> {
+        let (hash, since) = (&task.deployment.hash, task.deployment.revision);
+        *self.desk.bundle.lock() = Some(hash.clone());
+        let kept = self.building.take();
+        let kept = kept.filter(|(kept, begun, _)| kept == hash && *begun == since);
+        let (.., isolate) = match kept {
+            Some(kept) => self.building.insert(kept),
+            None => {
+                let deployment = Arc::clone(&task.deployment);
+                let isolate = self.load(deployment)?;
+                self.building.insert((hash.clone(), since, isolate))
+            }
+        };
+        let done = isolate.build(task, stamp, deadline);
+        // One that failed may be of no use any more.
+        self.building.take_if(|_| done.is_err());
+        done
+    }
+
+    fn load(&self, deployment: Arc<Deployment>) -> Result<Isolate, CallError> {
+        let hash = deployment.hash.clone();
+        Isolate::new(deployment, &self.limits).map_err(|why| {
+            let detail = format!("deployment {hash} does not load on this node: {why}");
+            CallError::Refused(internal(detail))
+        })
     }
 
     /// What the last call read of the view, when it failed; taken. Absent when it did not get
     /// that far.
     pub fn take_failed_reads(&mut self) -> Option<ReadSet> {
-        let (_, isolate) = self.kept.as_mut()?;
+        let (.., isolate) = self.kept.as_mut()?;
         isolate.take_failed_reads()
     }
 
@@ -451,26 +497,37 @@ impl Isolates {
     }
 
     fn isolate(&mut self, view: &dyn View, hash: &str) -> Result<&mut Isolate, CallError> {
-        if self.kept.as_ref().is_none_or(|(kept, _)| kept != hash) {
+        let active = deploy::active(view)?.filter(|(active, ..)| active == hash);
+        let since = active.map_or(Revision(0), |(_, since, _)| since);
+        let same =
+            |(kept, active, _): &(String, Revision, Isolate)| kept == hash && *active == since;
+        if !self.kept.as_ref().is_some_and(same) {
             self.kept = None;
             let deployment = deploy::load(view, hash)?
                 .ok_or_else(|| ViewError(format!("deployment {hash} is active and missing")))?;
-            let isolate = Isolate::new(deployment, &self.limits).map_err(|why| {
-                let detail = format!("deployment {hash} does not load on this node: {why}");
-                CallError::Refused(internal(detail))
-            })?;
-            self.kept = Some((hash.to_owned(), isolate));
+            let stored = deployment.revision;
+            let built = self
+                .building
+                .take_if(|(built, begun, _)| built == hash && *begun == stored);
+            let isolate = match built {
+                Some((.., isolate)) => isolate,
+                None => self.load(deployment)?,
+            };
+            self.kept = Some((hash.to_owned(), since, isolate));
         }
         match &mut self.kept {
-            Some((_, isolate)) => Ok(isolate),
+            Some((.., isolate)) => Ok(isolate),
             None => Err(CallError::Storage(ViewError("no isolate was made".into()))),
         }
     }
 
     /// After a call: an isolate that has served long or badly is dropped.
     fn settle(&mut self) {
-        self.kept.take_if(|(_, isolate)| isolate.must_recycle());
-        let heap = self.kept.as_ref().map_or(0, |(_, i)| i.heap_bytes());
+        let mut heap = 0;
+        for kept in [&mut self.kept, &mut self.building] {
+            kept.take_if(|(.., isolate)| isolate.must_recycle());
+            heap += kept.as_ref().map_or(0, |(.., i)| i.heap_bytes());
+        }
         self.desk.heap_bytes.store(heap, Ordering::Relaxed);
         *self.desk.bundle.lock() = None;
     }

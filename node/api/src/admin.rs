@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     ids::{ClusterId, GroupId, MemberId, Revision},
     manifest::Manifest,
-    report::{ConfigVersion, Identity, Report},
+    report::{BuildInfo, ConfigVersion, FailedBuildInfo, Identity, Report},
     wire::Problem,
 };
 
@@ -148,6 +148,12 @@ pub struct ActiveDeployment {
     pub managed_by: Option<String>,
     /// What it declares.
     pub manifest: Manifest,
+    /// Another one that is being built, to become active.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub build: Option<BuildInfo>,
+    /// The last one whose build failed, until another one is deployed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failed_build: Option<FailedBuildInfo>,
 }
 
 /// The call was carried out; the configuration afterwards.
@@ -182,6 +188,8 @@ pub mod code {
     pub const BAD_EXPORT: &str = "bad-export";
     /// The step is not the next one.
     pub const IMPORT_POSITION: &str = "import-position";
+    /// The deployment is accepted and is being built; deploy the same again to wait for it.
+    pub const BUILDING: &str = "building";
     /// The application is owned by a ConfigMap.
     pub const APP_MANAGED: &str = "app-managed";
 }

@@ -198,6 +198,48 @@ pub struct DeploymentInfo {
     pub revision: Revision,
     /// Functions that it exports.
     pub functions: Vec<String>,
+    /// Another one that is being built, to become active.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub build: Option<BuildInfo>,
+    /// The last one whose build failed, until another one is deployed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failed_build: Option<FailedBuildInfo>,
+}
+
+/// A deployment whose indexes and derived values are made over the rows that exist, before it
+/// becomes active.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct BuildInfo {
+    /// SHA-256 of its bundle, hex.
+    pub hash: String,
+    /// Revision that began it.
+    pub since: Revision,
+    /// Rows and cells walked.
+    pub done: u64,
+    /// How many there are to walk, estimated when it began.
+    pub total: u64,
+}
+
+impl std::fmt::Display for BuildInfo {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let hash = self.hash.get(..12).unwrap_or(&self.hash);
+        // The estimate may have been too low.
+        let total = self.total.max(self.done);
+        write!(f, "{hash} is built: {} of {total} rows", self.done)
+    }
+}
+
+/// A deployment whose build failed; what ran before goes on.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct FailedBuildInfo {
+    /// SHA-256 of its bundle, hex.
+    pub hash: String,
+    /// Revision at which it failed.
+    pub revision: Revision,
+    /// Why: which derived value for which key, or which row, and what to do.
+    pub why: String,
 }
 
 /// The FlowerCluster object that last acted, as the group has stored it.

@@ -149,7 +149,8 @@ impl Transaction {
             if derived.index.as_deref() != Some(wanted.index) {
                 return Err(fail("there is no such index".into()));
             }
-            let prefix = record::index_prefix(wanted.table, wanted.index);
+            let prefix =
+                record::index_prefix(wanted.table, &deployment.generation.named(wanted.index));
             let value = ("value", &derived.value);
             let key = derived.key.iter().map(|(field, ty)| (field.as_str(), ty));
             let fields: Vec<(&str, &FieldType)> = [value].into_iter().chain(key).collect();

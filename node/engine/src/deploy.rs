@@ -6,11 +6,15 @@ use std::{collections::BTreeMap, sync::Arc};
 use flower_api::{Revision, manifest::Manifest};
 
 use crate::{
+    derived::Generation,
     error::ViewError,
     view::{Patch, View},
 };
 
+pub(crate) use build::Step;
+pub use build::{Build, FailedBuild, failed, pending};
 pub use compare::{Difference, Impact, WholeTable, compare, whole_tables};
+pub use page::{Evaluated, Page, PageEnd, PageError, PageTask, page};
 
 /// A bundle made active, ready to be run.
 #[derive(Debug, Clone)]
@@ -26,6 +30,8 @@ pub struct Deployment {
     /// Stored names of indexes, by `table.index`: an index that was dropped and declared
     /// again gets a new one, so that entries left over are never read.
     pub index_names: BTreeMap<String, String>,
+    /// Which cells are its own.
+    pub generation: Generation,
     #[doc(hidden)]
     pub planted: Option<Planted>,
 }
@@ -56,6 +62,7 @@ impl Deployment {
             manifest,
             revision: Revision(0),
             index_names: BTreeMap::new(),
+            generation: Generation::default(),
             planted: None,
         }
     }
@@ -75,8 +82,8 @@ impl Deployment {
 /// A deployment decided: what to replicate.
 #[derive(Debug, Clone)]
 pub struct PlannedDeployment {
-    /// Bundle record, active pointer, index entries. Empty when nothing changes at all; not
-    /// empty when only the manager changes.
+    /// Bundle record, active pointer or build. Empty when nothing changes at all; not empty
+    /// when only the manager changes.
     pub patch: Patch,
     /// Hash of the deployment.
     pub hash: String,
@@ -84,6 +91,8 @@ pub struct PlannedDeployment {
     pub changes: Vec<String>,
     /// False when this bundle is active already.
     pub changed: bool,
+    /// It becomes active when its build is done: the next is a [`page`] of it.
+    pub building: bool,
 }
 
 /// Why a deployment is not made.
@@ -129,8 +138,9 @@ pub fn plan_deployment(
     plan::plan(view, source, manifest, managed_by, revision)
 }
 
-/// At most `most` (at least 1) entries that dropped indexes left behind, to be removed by a
-/// patch of the trimming kind; absent when nothing is left. Costs a seek for each index.
+/// At most `most` (at least 1) entries and cells that indexes, deployments and builds of the
+/// past left behind, to be removed by a patch of the trimming kind; absent when nothing is
+/// left. Costs a seek for each index, and walks rows only when cells may lie beside them.
 ///
 /// # Errors
 /// When the state cannot be read.
@@ -138,10 +148,13 @@ pub fn sweep(view: &dyn View, most: usize) -> Result<Option<Patch>, ViewError> {
     sweep::sweep(view, most)
 }
 
+mod build;
 mod compare;
 mod diff;
+mod page;
 mod plan;
 mod record;
 mod sweep;
 #[cfg(test)]
 mod tests;
+pub(crate) mod walk;

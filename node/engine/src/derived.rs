@@ -2,6 +2,7 @@
 //! the cells that read it, and how both are kept up to date inside the mutation that changed
 //! something. Everything is records of the patch; nothing in memory outlives a call.
 
+mod build;
 mod cell;
 mod check;
 mod evaluate;
@@ -12,6 +13,9 @@ mod settle;
 mod target;
 mod values;
 
+pub use build::PAGE_ROWS;
+pub(crate) use build::{Aside, Building};
+pub use cell::Generation;
 pub(crate) use cell::{Cell, CellId};
 pub use check::check;
 pub(crate) use evaluate::Ended;

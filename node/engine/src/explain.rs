@@ -56,7 +56,7 @@ pub fn cell(
         Ok(id) => id,
         Err(why) => return Ok(Err(why)),
     };
-    let (space, at) = id.location(declared);
+    let (space, at) = id.location(declared, deployment.generation);
     let stored = view.get(space, &at)?;
     let content = match &stored {
         Some(value) => Some(content(view, deployment, &id, value)?),
@@ -126,7 +126,7 @@ fn readers(
     deployment: &Deployment,
     id: &CellId,
 ) -> Result<(Vec<CellName>, bool), ViewError> {
-    let prefix = readers_of(&cell_target(id));
+    let prefix = readers_of(deployment.generation, &cell_target(id));
     let range = KeyRange::of_prefix(&prefix);
     let (mut found, mut more) = (Vec::new(), false);
     view.scan(
@@ -222,8 +222,8 @@ fn record(deployment: &Deployment, space: Space, key: &[u8]) -> Option<Read> {
             id: record::id_of_row_key(key)?.to_owned(),
         });
     }
-    let id = CellId::at(space, key)?;
-    Some(Read::Cell(named(deployment, &id)))
+    let (id, of) = CellId::at(space, key)?;
+    (of == deployment.generation).then(|| Read::Cell(named(deployment, &id)))
 }
 
 /// A part of a key that ends in NUL.

@@ -253,8 +253,10 @@ impl Exporter {
         key: &[u8],
         value: &[u8],
     ) -> Result<Option<wire::Root>, ViewError> {
-        let (id, cell) = read_cell(space, key, value)?;
-        let deployment = self.deployment.as_ref();
+        let deployment = self.deployment.as_deref();
+        let Some((id, cell)) = read_cell(deployment, space, key, value)? else {
+            return Ok(None);
+        };
         let declared = deployment.and_then(|d| d.manifest.derived.get(id.name()));
         let always = declared.is_some_and(|d| d.materialize == Materialize::Always);
         let Some(key) = self.key_of(&id)?.filter(|_| always && cell.root) else {
@@ -273,7 +275,10 @@ impl Exporter {
         key: &[u8],
         value: &[u8],
     ) -> Result<Option<wire::Cell>, ViewError> {
-        let (id, cell) = read_cell(space, key, value)?;
+        let deployment = self.deployment.as_deref();
+        let Some((id, cell)) = read_cell(deployment, space, key, value)? else {
+            return Ok(None);
+        };
         let Some(key) = self.key_of(&id)? else {
             return Ok(None);
         };
@@ -329,8 +334,17 @@ fn receipt_line(key: &[u8], value: &[u8]) -> Result<wire::Receipt, ViewError> {
     })
 }
 
-fn read_cell(space: Space, key: &[u8], value: &[u8]) -> Result<(CellId, Cell), ViewError> {
-    let id = CellId::at(space, key).ok_or_else(|| damaged("the key of a cell"))?;
+/// A cell of the active deployment; absent for what an older one left, or a build begins.
+fn read_cell(
+    deployment: Option<&Deployment>,
+    space: Space,
+    key: &[u8],
+    value: &[u8],
+) -> Result<Option<(CellId, Cell)>, ViewError> {
+    let (id, of) = CellId::at(space, key).ok_or_else(|| damaged("the key of a cell"))?;
+    if deployment.is_none_or(|deployment| deployment.generation != of) {
+        return Ok(None);
+    }
     let cell = Cell::decode(value).ok_or_else(|| damaged("a cell"))?;
-    Ok((id, cell))
+    Ok(Some((id, cell)))
 }

@@ -78,6 +78,13 @@ pub mod meta {
     pub const OWNER: &[u8] = b"owner";
     /// JSON of the active deployment: hash, revision, managed by.
     pub const ACTIVE: &[u8] = b"active";
+    /// JSON of the build that is under way (`deploy::Build`).
+    pub const BUILD: &[u8] = b"build";
+    /// JSON of the last build, when it failed (`deploy::FailedBuild`).
+    pub const BUILD_FAILED: &[u8] = b"build_failed";
+    /// Key in [`super::Space::Data`] from which cells that nobody needs are looked for;
+    /// absent when there are none.
+    pub const SWEEP: &[u8] = b"sweep";
     /// Latest key time (ms, u64 big endian) whose receipt may have been trimmed: a UUIDv7 key
     /// up to it is refused, never executed again.
     pub const TRIMMED: &[u8] = b"trimmed";

@@ -54,6 +54,22 @@ pub(crate) fn derived_rejected(detail: impl Into<String>) -> CallError {
     CallError::Refused(Problem::new(409, code::DERIVED_REJECTED, title, detail))
 }
 
+/// A derived value has an error in the build of a deployment.
+pub(crate) fn derived_failed(detail: impl Into<String>) -> CallError {
+    let title = "A derived value fails over the rows that exist";
+    CallError::Refused(Problem::new(409, code::DERIVED_REJECTED, title, detail))
+}
+
+/// A build cannot follow the mutations that are made meanwhile.
+pub(crate) fn too_many_wait(most: usize) -> CallError {
+    let title = "The build cannot follow";
+    let detail = format!(
+        "more than {most} cells of the new derived values must be made again because of what was \
+         written meanwhile: too many of them read the same row or range"
+    );
+    CallError::Refused(Problem::new(409, code::DERIVED_REJECTED, title, detail))
+}
+
 /// A derived value would depend on itself.
 pub(crate) fn derived_cycle(path: &str) -> CallError {
     let title = "A derived value would depend on itself";

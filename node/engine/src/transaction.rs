@@ -10,7 +10,7 @@ use crate::{
     codec,
     cursor::Cursor,
     deploy::{Deployment, Planted},
-    derived::{Graph, IndexName},
+    derived::{Aside, Building, Graph, IndexName},
     error::ViewError,
     js::CallError,
     key::{Space, meta},
@@ -72,6 +72,10 @@ pub(crate) struct Transaction {
     pub(crate) graph: Graph,
     pub(crate) writable: bool,
     pub(crate) stamp: Stamp,
+    /// The page of a build that this makes, if it makes one.
+    pub(crate) building: Option<Building>,
+    /// What it writes for a build.
+    pub(crate) aside: Aside,
     minted: u32,
     patch_bytes: u64,
 }
@@ -99,6 +103,8 @@ impl Transaction {
             graph: Graph::default(),
             writable,
             stamp,
+            building: None,
+            aside: Aside::default(),
             minted: 0,
             patch_bytes: 0,
         }
@@ -106,7 +112,14 @@ impl Transaction {
 
     /// What it used, and what it writes.
     pub fn finish(self) -> (Cost, PatchBuilder) {
-        (self.cost, self.patch)
+        let mut patch = self.patch;
+        patch.add(self.aside.into_patch());
+        (self.cost, patch)
+    }
+
+    /// Bytes that it writes for itself.
+    pub(crate) fn patch_bytes(&self) -> u64 {
+        self.patch_bytes
     }
 
     /// Charges reading one row or index entry; now and then looks at the time.
@@ -308,6 +321,7 @@ impl Transaction {
                 self.row_roots(table, id, new.is_some())?;
             }
         }
+        self.write_aside(table, id, old.as_ref(), new.as_ref())?;
         for (_, key, present) in entries {
             let value = present.then(|| record::value(self.stamp.revision, ""));
             self.put(Space::Index, key, value)?;
@@ -316,7 +330,7 @@ impl Transaction {
     }
 
     /// Keys of index entries to delete (false) and to write (true).
-    fn index_changes(
+    pub(crate) fn index_changes(
         &self,
         table: &str,
         declared: &Table,

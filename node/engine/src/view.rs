@@ -150,6 +150,10 @@ impl PatchBuilder {
     pub fn is_empty(&self) -> bool {
         self.writes.is_empty()
     }
+    /// Lays later writes over these.
+    pub fn add(&mut self, later: Self) {
+        self.writes.extend(later.writes);
+    }
     /// Seals it.
     pub fn seal(self) -> Patch {
         Patch {
@@ -157,6 +161,17 @@ impl PatchBuilder {
                 .writes
                 .into_iter()
                 .map(|((space, key), value)| Write { space, key, value })
+                .collect(),
+        }
+    }
+}
+
+impl From<&Patch> for PatchBuilder {
+    fn from(patch: &Patch) -> Self {
+        let writes = patch.writes().iter();
+        Self {
+            writes: writes
+                .map(|w| ((w.space, w.key.clone()), w.value.clone()))
                 .collect(),
         }
     }

@@ -1,12 +1,15 @@
 //! `flower deploy` and `flower prepare-stop`.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, time::Duration};
 
 use clap::Args;
 use flower_api::admin::{AdminApi, AdminError, Deploy, Deployed, Endpoint, code};
 
 use super::{AdminTarget, Failure, Output, bundle, print, progress::showing, status::admin_url};
 use crate::admin_client::AdminClient;
+
+/// Between two looks at a build.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
 
 #[derive(Debug, Args)]
 pub(super) struct DeployArgs {
@@ -25,13 +28,48 @@ pub(super) async fn deploy(args: DeployArgs, output: Output) -> Result<(), Failu
         managed_by: None,
     };
     let what = format!("deploying {}", args.app.display());
-    let deployed = showing(&what, deploy_at_leader(&client, &at, &call)).await?;
+    let deployed = match showing(&what, deploy_at_leader(&client, &at, &call)).await {
+        Err(error) if error.code() == Some(code::BUILDING) => built(&client, &at).await?,
+        other => other?,
+    };
     match output {
         Output::Json => print::json(&deployed),
         Output::Text => {
             print::line(bundle::describe(&deployed));
             Ok(())
         }
+    }
+}
+
+/// Follows the build of the deployment that was begun, until it is active.
+async fn built(client: &AdminClient, at: &Endpoint) -> Result<Deployed, Failure> {
+    let mut wanted: Option<String> = None;
+    loop {
+        let found = client.deployment(at).await?;
+        let found = found.ok_or_else(|| Failure::here("nothing is deployed any more"))?;
+        let is_wanted = |hash: &str| wanted.as_ref().is_none_or(|wanted| wanted == hash);
+        match (found.build, found.failed_build) {
+            (Some(build), _) if is_wanted(&build.hash) => {
+                print::complain(&build);
+                wanted = Some(build.hash);
+            }
+            (None, Some(failed)) if is_wanted(&failed.hash) => {
+                let why = format!(
+                    "the build failed, and what ran before still runs: {}",
+                    failed.why
+                );
+                return Err(Failure::here(why));
+            }
+            (None, _) if is_wanted(&found.hash) => {
+                return Ok(Deployed {
+                    hash: found.hash,
+                    changed: true,
+                    changes: Vec::new(),
+                });
+            }
+            _ => return Err(Failure::here("another deployment took its place")),
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
     }
 }
 

@@ -227,6 +227,13 @@ fn text(status: &Status) -> String {
         None => "no application".to_owned(),
     };
     lines.push(format!("revision {}, {application}", status.revision));
+    if let Some(deployment) = &status.report.deployment {
+        lines.extend(deployment.build.as_ref().map(ToString::to_string));
+        lines.extend(deployment.failed_build.as_ref().map(|failed| {
+            let hash: String = failed.hash.chars().take(12).collect();
+            format!("the build of {hash} failed: {}", failed.why)
+        }));
+    }
     let shown = |value: Option<u64>| value.map_or_else(|| "-".to_owned(), |v| v.to_string());
     let body = status.members.iter().map(|row| {
         vec![

@@ -58,7 +58,7 @@ pub(super) fn step(
         seed: drawn.seed,
     };
     let mut build =
-        |view, roots: &Roots| isolates.build(&deployment.hash, roots, view, stamp, deadline);
+        |view, roots: &Roots| isolates.store(&deployment.hash, roots, view, stamp, deadline);
     match &call.step {
         Step::Begin(_) | Step::Finish(_) => Ok(answer(mark.told(false))),
         Step::Page { at } if *at != mark.written.imported() => Ok(answer(mark.told(false))),

@@ -1,7 +1,7 @@
 //! What a new bundle means for those who use the one that runs: for the data, and for clients.
 //! For people who look before they deploy; what a deployment may do is decided in `plan`.
 
-use flower_api::manifest::{FieldType, Function, Manifest};
+use flower_api::manifest::{Derived, FieldType, Function, Manifest, Materialize};
 use serde::Serialize;
 
 use super::diff::{Change, diff, widens};
@@ -29,7 +29,7 @@ pub struct Difference {
     pub what: String,
 }
 
-/// All differences between what runs and what would.
+/// All differences between what runs and what would, which is another bundle.
 pub fn compare(before: &Manifest, after: &Manifest) -> Vec<Difference> {
     let mut out: Vec<Difference> = diff(before, after)
         .into_iter()
@@ -50,8 +50,35 @@ pub fn compare(before: &Manifest, after: &Manifest) -> Vec<Difference> {
             );
         }
     }
+    derived(before, after, &mut out);
     out.sort_by_key(|difference| std::cmp::Reverse(difference.impact));
     out
+}
+
+/// Whatever a bundle changes, its derived values are computed anew.
+fn derived(before: &Manifest, after: &Manifest, out: &mut Vec<Difference>) {
+    let kept = |derived: &Derived| derived.materialize != Materialize::Demand;
+    for (name, declared) in &after.derived {
+        let what = match before.derived.get(name) {
+            None => format!("adds derived value {name}"),
+            Some(old) if old != declared => {
+                format!("changes the declaration of derived value {name}")
+            }
+            Some(_) => format!("derived value {name} is computed anew"),
+        };
+        let impact = match kept(declared) {
+            true => Impact::NeedsBuild,
+            false => Impact::Safe,
+        };
+        push(out, impact, what);
+    }
+    for name in before
+        .derived
+        .keys()
+        .filter(|name| !after.derived.contains_key(*name))
+    {
+        push(out, Impact::Safe, format!("removes derived value {name}"));
+    }
 }
 
 fn push(out: &mut Vec<Difference>, impact: Impact, what: String) {
@@ -163,8 +190,9 @@ mod tests {
     use crate::js;
 
     fn manifest(source: &str) -> Manifest {
-        let source =
-            format!("import {{ mutation, query, t, table }} from '@flower/sdk';\n{source}");
+        let source = format!(
+            "import {{ derived, mutation, query, t, table }} from '@flower/sdk';\n{source}"
+        );
         js::inspect(&source, &js::Limits::default(), &js::Deadline::never()).unwrap()
     }
 
@@ -221,6 +249,17 @@ mod tests {
         assert_eq!(got[0].0, Impact::LosesData, "the worst comes first");
         let before = manifest(BEFORE);
         assert_eq!(compare(&before, &before), []);
+        let values = manifest(&format!(
+            "{BEFORE}
+            derived('d', {{ s: t.text() }}, t.int(), () => 1, {{ materialize: 'always' }});"
+        ));
+        let told = |before: &Manifest| {
+            let all = compare(before, &values).into_iter();
+            all.map(|d| (d.impact, d.what)).collect::<Vec<_>>()
+        };
+        let built = |what: &str| [(Impact::NeedsBuild, what.to_owned())];
+        assert_eq!(told(&before), built("adds derived value d"));
+        assert_eq!(told(&values), built("derived value d is computed anew"));
     }
 
     #[test]

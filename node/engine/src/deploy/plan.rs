@@ -1,28 +1,26 @@
-//! What a deployment does to the rows that exist: pure over a view.
+//! What a deployment does to the rows that exist: made active at once when nothing of them
+//! needs a look, else begun as a build. Pure over a view.
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use flower_api::{
     Revision,
-    limits::{INDEX_BUILD_ROWS, PATCH_BYTES},
     manifest::{Manifest, Materialize},
 };
 
 use super::{
     DeployError, Deployment, PlannedDeployment,
+    build::{self, Build, NewIndex, Step},
     diff::{Change, diff},
     record::{self as stored, Active},
+    walk,
 };
 use crate::{
+    derived::Generation,
     error::ViewError,
     key::{Space, meta},
-    range::{KeyRange, ROW_TAIL},
-    record::{self, Row},
-    view::{Direction, PatchBuilder, View},
+    view::{PatchBuilder, View},
 };
-
-/// Leftover entries of dropped indexes that one patch removes.
-const SWEEP_ENTRIES: u64 = INDEX_BUILD_ROWS;
 
 pub(super) fn plan(
     view: &dyn View,
@@ -32,46 +30,118 @@ pub(super) fn plan(
     revision: Revision,
 ) -> Result<PlannedDeployment, DeployError> {
     let hash = stored::hash(source);
+    let managed_by = managed_by.map(str::to_owned);
     let active = stored::read_active(view)?;
     let before = match &active {
         Some((old, _, _)) => stored::read_bundle(view, old)?,
         None => None,
     };
-    let same = before
-        .as_ref()
-        .is_some_and(|b| b.hash == hash && b.manifest == manifest);
+    let pending = build::pending(view)?;
     let mut patch = PatchBuilder::new();
-    let mut changes = Vec::new();
-    if !same {
-        let mut planner = Planner::new(view, before.clone(), manifest, revision);
-        planner.run()?;
-        let (manifest, names) = (&planner.manifest, &planner.names);
-        let bundle = stored::encode_bundle(revision, source, manifest, names);
-        (patch, changes) = (planner.patch, planner.changes);
-        patch.put(Space::Deploy, hash.clone().into_bytes(), bundle);
-        if let Some(old) = before.filter(|old| old.hash != hash) {
-            patch.delete(Space::Deploy, old.hash.clone().into_bytes());
+    if let Some(before) = &before
+        && before.hash == hash
+        && before.manifest == manifest
+    {
+        // What runs is wanted: a build of something else is given up.
+        if let Some(pending) = &pending {
+            give_up(&mut patch, pending, &hash);
         }
+        if let Some((hash, since, manager)) = active
+            && manager != managed_by
+        {
+            // The revision stays that of the bundle's activation.
+            activate(&mut patch, hash, since, managed_by);
+        }
+        return Ok(done(patch, hash, Vec::new(), false));
     }
-    let manager = active.as_ref().and_then(|(_, _, by)| by.as_deref());
-    if !same || manager != managed_by {
-        // The revision stays that of the bundle's activation when only the manager changes.
-        let since = active
-            .filter(|_| same)
-            .map_or(revision, |(_, since, _)| since);
-        let active = Active {
-            hash: hash.clone(),
-            revision: since,
-            managed_by: managed_by.map(str::to_owned),
-        };
-        patch.put(Space::Meta, meta::ACTIVE, stored::encode_active(&active));
+    if let Some(mut pending) = pending {
+        if pending.hash == hash && pending.failed.is_none() {
+            let changes = pending.changes.clone();
+            if pending.managed_by != managed_by {
+                pending.managed_by = managed_by;
+                patch.put(Space::Meta, meta::BUILD, pending.encode());
+            }
+            return Ok(PlannedDeployment {
+                building: true,
+                ..done(patch, hash, changes, true)
+            });
+        }
+        give_up(&mut patch, &pending, &hash);
     }
+    patch.delete(Space::Meta, meta::BUILD_FAILED);
+    let mut planner = Planner::new(view, before.clone(), manifest, revision);
+    planner.run()?;
+    let steps = planner.steps()?;
+    if !steps.is_empty() && before.as_ref().is_some_and(|old| old.hash == hash) {
+        let why = "this version reads another manifest from the bundle that runs: change it";
+        return Err(DeployError::Refused(vec![why.into()]));
+    }
+    let (manifest, names) = (&planner.manifest, &planner.names);
+    let bundle = stored::encode_bundle(revision, source, manifest, names, planner.generation);
+    patch.put(Space::Deploy, hash.clone().into_bytes(), bundle);
+    if steps.is_empty() {
+        replace(&mut patch, before.as_deref(), &hash);
+        activate(&mut patch, hash.clone(), revision, managed_by);
+        return Ok(done(patch, hash, planner.changes, true));
+    }
+    let changes = planner.changes.clone();
+    let build = planner.build(hash.clone(), managed_by, steps)?;
+    patch.put(Space::Meta, meta::BUILD, build.encode());
     Ok(PlannedDeployment {
+        building: true,
+        ..done(patch, hash, changes, true)
+    })
+}
+
+fn done(
+    patch: PatchBuilder,
+    hash: String,
+    changes: Vec<String>,
+    changed: bool,
+) -> PlannedDeployment {
+    PlannedDeployment {
         patch: patch.seal(),
         hash,
         changes,
-        changed: !same,
-    })
+        changed,
+        building: false,
+    }
+}
+
+/// Writes which bundle runs.
+pub(super) fn activate(
+    patch: &mut PatchBuilder,
+    hash: String,
+    revision: Revision,
+    managed_by: Option<String>,
+) {
+    let active = Active {
+        hash,
+        revision,
+        managed_by,
+    };
+    patch.put(Space::Meta, meta::ACTIVE, stored::encode_active(&active));
+}
+
+/// Removes the bundle that ran; what it kept is left to the sweep.
+pub(super) fn replace(patch: &mut PatchBuilder, before: Option<&Deployment>, hash: &str) {
+    let Some(before) = before else { return };
+    if before.hash != hash {
+        patch.delete(Space::Deploy, before.hash.clone().into_bytes());
+    }
+    if !before.manifest.derived.is_empty() {
+        patch.put(Space::Meta, meta::SWEEP, &b""[..]);
+    }
+}
+
+/// Ends a build without its success; what it made is left to the sweep. `but` is the hash of
+/// a bundle that stays.
+pub(super) fn give_up(patch: &mut PatchBuilder, build: &Build, but: &str) {
+    patch.delete(Space::Meta, meta::BUILD);
+    if build.hash != but {
+        patch.delete(Space::Deploy, build.hash.clone().into_bytes());
+    }
+    patch.put(Space::Meta, meta::SWEEP, &b""[..]);
 }
 
 struct Planner<'a> {
@@ -81,11 +151,13 @@ struct Planner<'a> {
     revision: Revision,
     /// Stored names of the indexes of the new deployment.
     names: BTreeMap<String, String>,
-    patch: PatchBuilder,
-    patch_bytes: u64,
+    generation: Generation,
     changes: Vec<String>,
     refused: Vec<String>,
-    /// Rows by table, counted to one past what an index may be built over.
+    indexes: Vec<NewIndex>,
+    /// Tables that must be empty, and why.
+    empty: Vec<(String, String)>,
+    /// Rows by table.
     rows: BTreeMap<String, u64>,
 }
 
@@ -99,16 +171,23 @@ impl<'a> Planner<'a> {
         let names = before
             .as_ref()
             .map_or_else(BTreeMap::new, |b| b.index_names.clone());
+        let has_derived = |m: &Manifest| !m.derived.is_empty();
+        let generation = match &before {
+            None => Generation::default(),
+            Some(b) if !has_derived(&b.manifest) && !has_derived(&manifest) => b.generation,
+            Some(_) => Generation(revision.0),
+        };
         Self {
             view,
             before,
             manifest,
             revision,
             names,
-            patch: PatchBuilder::new(),
-            patch_bytes: 0,
+            generation,
             changes: Vec::new(),
             refused: Vec::new(),
+            indexes: Vec::new(),
+            empty: Vec::new(),
             rows: BTreeMap::new(),
         }
     }
@@ -123,13 +202,6 @@ impl<'a> Planner<'a> {
         for change in differences {
             self.weigh(change)?;
         }
-        self.weigh_derived()?;
-        if self.refused.is_empty() && self.patch_bytes > PATCH_BYTES {
-            let (bytes, most) = (self.patch_bytes, PATCH_BYTES);
-            self.refused.push(format!(
-                "its new indexes have {bytes} bytes; one deployment may write {most}: deploy them one by one"
-            ));
-        }
         if self.refused.is_empty() {
             Ok(())
         } else {
@@ -142,180 +214,134 @@ impl<'a> Planner<'a> {
             Change::Code(what) => self.changes.push(what),
             Change::AddTable(table) => self.changes.push(format!("adds table {table}")),
             Change::Fits { table, what } => self.changes.push(format!("table {table}: {what}")),
-            Change::DropTable(table) => match self.rows_of(&table)? {
-                0 => {
+            Change::DropTable(table) => {
+                let why = "it would be dropped; delete its rows first";
+                if self.must_be_empty(&table, why)? {
                     self.changes.push(format!("drops the empty table {table}"));
                     self.names
                         .retain(|name, _| !name.starts_with(&format!("{table}.")));
                 }
-                n => self.refuse(&table, n, "it would be dropped; delete its rows first"),
-            },
-            Change::Breaks { table, what } => match self.rows_of(&table)? {
-                0 => self.changes.push(format!("table {table} (empty): {what}")),
-                n => self.refuse(&table, n, &format!("the deployment {what}")),
-            },
-            Change::DropIndex { table, index } => self.drop_index(&table, &index)?,
-            Change::AddIndex { table, index, on } => self.add_index(&table, &index, &on)?,
+            }
+            Change::Breaks { table, what } => {
+                if self.must_be_empty(&table, &format!("the deployment {what}"))? {
+                    self.changes.push(format!("table {table} (empty): {what}"));
+                }
+            }
+            Change::DropIndex { table, index } => {
+                self.changes.push(format!("drops index {table}.{index}"));
+                // Its entries are left to the sweep; its name is never used again.
+                self.names.remove(&format!("{table}.{index}"));
+            }
+            Change::AddIndex { table, index, on } => self.add_index(table, &index, on)?,
         }
         Ok(())
     }
 
-    fn refuse(&mut self, table: &str, rows: u64, why: &str) {
-        let more = if rows > INDEX_BUILD_ROWS {
-            "more than "
-        } else {
-            ""
-        };
-        let rows = rows.min(INDEX_BUILD_ROWS);
-        self.refused
-            .push(format!("table {table} has {more}{rows} rows: {why}"));
+    fn must_be_empty(&mut self, table: &str, why: &str) -> Result<bool, ViewError> {
+        let rows = self.rows_of(table)?;
+        if rows == 0 {
+            self.empty.push((table.to_owned(), why.to_owned()));
+            return Ok(true);
+        }
+        self.refused.push(not_empty(table, rows, why));
+        Ok(false)
     }
 
     fn rows_of(&mut self, table: &str) -> Result<u64, ViewError> {
         if let Some(&rows) = self.rows.get(table) {
             return Ok(rows);
         }
-        let mut rows = 0;
-        self.each(Space::Data, &record::table_prefix(table), &mut |_, _| {
-            rows += 1;
-            rows <= INDEX_BUILD_ROWS
-        })?;
+        let rows = walk::rows_of(self.view, table)?;
         self.rows.insert(table.to_owned(), rows);
         Ok(rows)
     }
 
-    /// Visits the rows of a table, or the entries of an index; steps over cells.
-    fn each(
-        &self,
-        space: Space,
-        prefix: &[u8],
-        visit: &mut dyn FnMut(&[u8], &[u8]) -> bool,
-    ) -> Result<(), ViewError> {
-        scan_prefix(self.view, space, prefix, &mut |key, value| {
-            let cell = space == Space::Data && !key.ends_with(ROW_TAIL);
-            cell || visit(key, value)
-        })
-    }
-
-    /// Derived values cannot be built over what is there yet.
-    fn weigh_derived(&mut self) -> Result<(), ViewError> {
-        let mut stored = false;
-        for space in [Space::Readers, Space::Cells] {
-            self.each(space, &[], &mut |_, _| {
-                stored = true;
-                false
-            })?;
-        }
-        let before = self.before.as_ref().map(|b| b.manifest.derived.clone());
-        let new = self.manifest.derived.clone();
-        for (name, declared) in before.iter().flatten().chain(&new) {
-            if let Materialize::Each(table) = &declared.materialize
-                && self.rows_of(table)? > 0
-            {
-                self.refused.push(format!(
-                    "derived value {name} cannot be built over the rows of {table} yet"
-                ));
-            }
-        }
-        if stored && self.refused.is_empty() {
-            let why = "stored derived values cannot be built anew by a deployment yet";
-            self.refused.push(why.into());
-        }
-        Ok(())
-    }
-
-    fn drop_index(&mut self, table: &str, index: &str) -> Result<(), ViewError> {
-        self.changes.push(format!("drops index {table}.{index}"));
-        let key = format!("{table}.{index}");
-        let physical = self.names.remove(&key).unwrap_or_else(|| index.to_owned());
-        let (mut keys, mut bytes) = (Vec::new(), 0);
-        self.each(
-            Space::Index,
-            &record::index_prefix(table, &physical),
-            &mut |key, _| {
-                bytes += key.len() as u64;
-                keys.push(key.to_vec());
-                keys.len() as u64 <= SWEEP_ENTRIES
-            },
-        )?;
-        // What is too much for one entry stays for `sweep`; its name is never used again.
-        if keys.len() as u64 <= SWEEP_ENTRIES && self.patch_bytes + bytes <= PATCH_BYTES {
-            self.patch_bytes += bytes;
-            for key in keys {
-                self.patch.delete(Space::Index, key);
-            }
-        }
-        Ok(())
-    }
-
-    fn add_index(&mut self, table: &str, index: &str, on: &[String]) -> Result<(), ViewError> {
-        let rows = self.rows_of(table)?;
-        if rows > INDEX_BUILD_ROWS {
-            let most = INDEX_BUILD_ROWS;
-            let why = format!("index '{index}' can be built over at most {most} rows");
-            self.refuse(table, rows, &why);
-            return Ok(());
-        }
+    fn add_index(&mut self, table: String, index: &str, on: Vec<String>) -> Result<(), ViewError> {
         let physical = format!("{index}.{}", self.revision);
         self.names
             .insert(format!("{table}.{index}"), physical.clone());
-        let mut built = Vec::new();
-        let mut wrong = None;
-        self.each(
-            Space::Data,
-            &record::table_prefix(table),
-            &mut |key, value| {
-                match entry(table, &physical, on, key, value) {
-                    Ok(entry) => built.push(entry),
-                    Err(why) => wrong = Some(why),
-                }
-                wrong.is_none()
-            },
-        )?;
-        if let Some(why) = wrong {
-            self.refused.push(why);
-            return Ok(());
-        }
+        let rows = self.rows_of(&table)?;
+        let about = walk::shown(rows);
+        let what = on.join(", ");
         self.changes.push(format!(
-            "adds index {table}.{index} on {} ({rows} rows)",
-            on.join(", ")
+            "adds index {table}.{index} on {what} ({about} rows)"
         ));
-        for key in built {
-            let value = record::value(self.revision, "");
-            self.patch_bytes += (key.len() + value.len()) as u64;
-            self.patch.put(Space::Index, key, value);
-        }
+        self.indexes.push(NewIndex {
+            table,
+            physical,
+            on,
+        });
         Ok(())
+    }
+
+    /// What a build must walk; nothing when none is needed.
+    fn steps(&mut self) -> Result<Vec<Step>, ViewError> {
+        let mut steps = Vec::new();
+        let mut needed = false;
+        let mut tables: Vec<String> = self.indexes.iter().map(|i| i.table.clone()).collect();
+        tables.dedup();
+        for table in tables {
+            if self.rows_of(&table)? > 0 {
+                needed = true;
+                steps.push(Step::Indexes { table });
+            }
+        }
+        let mut each: Vec<String> = Vec::new();
+        let derived = self.manifest.derived.clone();
+        for declared in derived.values() {
+            if let Materialize::Each(table) = &declared.materialize
+                && !each.contains(table)
+            {
+                needed |= self.rows_of(table)? > 0;
+                each.push(table.clone());
+            }
+        }
+        // Also over tables without rows: while others are built they may get some.
+        steps.extend(each.into_iter().map(|table| Step::Each { table }));
+        let Some(before) = self.before.clone() else {
+            return Ok(Vec::new());
+        };
+        for (name, declared) in &derived {
+            let always = |d: &flower_api::manifest::Derived| d.materialize == Materialize::Always;
+            if always(declared) && before.manifest.derived.get(name).is_some_and(always) {
+                needed |= walk::has_cells(self.view, &before, name)?;
+                steps.push(Step::Always { name: name.clone() });
+            }
+        }
+        Ok(if needed { steps } else { Vec::new() })
+    }
+
+    fn build(
+        mut self,
+        hash: String,
+        managed_by: Option<String>,
+        steps: Vec<Step>,
+    ) -> Result<Build, ViewError> {
+        let mut total = 0;
+        for step in &steps {
+            if let Step::Indexes { table } | Step::Each { table } = step {
+                total += self.rows_of(table)?;
+            }
+        }
+        Ok(Build {
+            hash,
+            since: self.revision,
+            managed_by,
+            changes: self.changes,
+            done: 0,
+            total,
+            generation: self.generation,
+            indexes: self.indexes,
+            steps: steps.into(),
+            after: None,
+            logging: false,
+            empty: self.empty,
+            failed: None,
+        })
     }
 }
 
-/// The index entry of a stored row.
-fn entry(
-    table: &str,
-    physical: &str,
-    on: &[String],
-    key: &[u8],
-    value: &[u8],
-) -> Result<Vec<u8>, String> {
-    let damaged = || format!("a row of table {table} is damaged");
-    let id = record::id_of_row_key(key).ok_or_else(damaged)?;
-    let body = record::body(value).ok_or_else(damaged)?;
-    let row: Row = serde_json::from_str(body).map_err(|_| damaged())?;
-    record::index_key(table, physical, on, &row, id)
-}
-
-fn scan_prefix(
-    view: &dyn View,
-    space: Space,
-    prefix: &[u8],
-    visit: &mut dyn FnMut(&[u8], &[u8]) -> bool,
-) -> Result<(), ViewError> {
-    let range = KeyRange::of_prefix(prefix);
-    view.scan(
-        space,
-        range.from.as_ref().map(Vec::as_slice),
-        range.to.as_ref().map(Vec::as_slice),
-        Direction::Forward,
-        visit,
-    )
+/// Why rows stand in the way.
+pub(super) fn not_empty(table: &str, rows: u64, why: &str) -> String {
+    format!("table {table} has {} rows: {why}", walk::shown(rows))
 }

@@ -10,6 +10,7 @@ use sha2::{Digest, Sha256};
 
 use super::Deployment;
 use crate::{
+    derived::Generation,
     error::ViewError,
     key::{Space, meta},
     view::View,
@@ -33,6 +34,8 @@ struct Stored {
     manifest: Manifest,
     #[serde(default)]
     index_names: BTreeMap<String, String>,
+    #[serde(default)]
+    generation: Generation,
     source: String,
 }
 
@@ -41,7 +44,7 @@ pub(super) fn hash(source: &str) -> String {
     hex::encode(Sha256::digest(source.as_bytes()))
 }
 
-fn damaged(what: &str, why: impl std::fmt::Display) -> ViewError {
+pub(super) fn damaged(what: &str, why: impl std::fmt::Display) -> ViewError {
     ViewError(format!("{what} is damaged: {why}"))
 }
 
@@ -67,10 +70,12 @@ pub(super) fn encode_bundle(
     source: &str,
     manifest: &Manifest,
     index_names: &BTreeMap<String, String>,
+    generation: Generation,
 ) -> Bytes {
     let stored = Stored {
         manifest: manifest.clone(),
         index_names: index_names.clone(),
+        generation,
         source: source.to_owned(),
     };
     let mut out = revision.0.to_be_bytes().to_vec();
@@ -103,6 +108,7 @@ pub(super) fn read_bundle(
         source: stored.source.into(),
         manifest: stored.manifest,
         index_names: stored.index_names,
+        generation: stored.generation,
         planted: None,
         revision: Revision(u64::from_be_bytes(*revision)),
     })))

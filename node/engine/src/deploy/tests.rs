@@ -1,6 +1,6 @@
 use std::collections::BTreeSet;
 
-use flower_api::{limits::INDEX_BUILD_ROWS, manifest::FieldType};
+use flower_api::manifest::FieldType;
 use serde_json::{Value, json};
 
 use super::*;
@@ -46,8 +46,38 @@ impl Site {
     fn deploy(&mut self, tables: &str) -> Result<Vec<String>, String> {
         let planned = self.plan(tables, None).map_err(|e| e.to_string())?;
         self.view.apply(&planned.patch);
+        let mut end = if planned.building {
+            PageEnd::Going
+        } else {
+            PageEnd::Active
+        };
+        while end == PageEnd::Going {
+            end = self.page(1_000);
+        }
+        if let PageEnd::Failed(why) = end {
+            return Err(why);
+        }
+        self.sweep();
         assert_eq!(active(&self.view).unwrap().unwrap().0, planned.hash);
         Ok(planned.changes)
+    }
+
+    /// Makes the next page of a build.
+    fn page(&mut self, rows: u64) -> PageEnd {
+        self.revision += 1;
+        let revision = Revision(self.revision);
+        let view: Arc<dyn View> = Arc::new(self.view.clone());
+        let mut evaluate = |_: PageTask| panic!("there are no derived values");
+        let page = page(&view, rows, None, revision, &mut evaluate).unwrap();
+        let page = page.unwrap();
+        self.view.apply(&page.patch);
+        page.end
+    }
+
+    fn sweep(&mut self) {
+        while let Some(patch) = sweep(&self.view, 100).unwrap() {
+            self.view.apply(&patch);
+        }
     }
 
     fn current(&self) -> Arc<Deployment> {
@@ -184,21 +214,97 @@ fn crowd(site: &mut Site, rows: u64) {
 }
 
 #[test]
-fn only_small_tables_get_an_index() {
+fn an_index_over_many_rows_is_built_in_pages_while_they_change() {
     let mut site = Site::new(PLAIN);
-    crowd(&mut site, INDEX_BUILD_ROWS);
-    site.deploy(INDEXED).unwrap();
-    assert_eq!(site.index_entries() as u64, INDEX_BUILD_ROWS);
-    let mut site = Site::new(PLAIN);
-    crowd(&mut site, INDEX_BUILD_ROWS + 1);
-    let why = site.deploy(INDEXED).unwrap_err();
-    assert!(why.contains("things has more than 10000 rows"), "{why}");
-    assert!(why.contains("index 'byN'"), "{why}");
-    assert_eq!(
-        site.current().source.as_ref(),
-        bundle(PLAIN),
-        "the old one stays"
+    let rows = 12_345;
+    crowd(&mut site, rows);
+    let before = site.current();
+    let planned = site.plan(INDEXED, None).unwrap();
+    assert!(planned.building, "{:?}", planned.changes);
+    assert!(
+        planned.changes[0].contains("about 12"),
+        "{:?}",
+        planned.changes
     );
+    site.view.apply(&planned.patch);
+    let mut pages = 0;
+    loop {
+        pages += 1;
+        match site.page(1_000) {
+            PageEnd::Going => {}
+            end => {
+                assert_eq!(end, PageEnd::Active);
+                break;
+            }
+        }
+        assert_eq!(site.current().hash, before.hash, "the old one serves");
+        let build = pending(&site.view).unwrap().unwrap();
+        assert_eq!(build.done, (pages * 1_000).min(rows));
+        assert!(build.total.abs_diff(rows) < rows / 10, "{}", build.total);
+        // One more row in each gap, entered by the mutation itself.
+        site.fill(json!([{"n": 7}]));
+    }
+    assert_eq!(pages, 13);
+    let all = site.query("byN");
+    assert_eq!(all.as_array().unwrap().len() as u64, rows + pages - 1);
+    assert!(pending(&site.view).unwrap().is_none());
+}
+
+#[test]
+fn a_newer_deployment_takes_the_place_of_a_build() {
+    let mut site = Site::new(PLAIN);
+    crowd(&mut site, 3_000);
+    let first = site.plan(INDEXED, None).unwrap();
+    site.view.apply(&first.patch);
+    assert_eq!(site.page(1_000), PageEnd::Going);
+    // The same again goes on where it is.
+    let again = site.plan(INDEXED, None).unwrap();
+    assert!(again.building && again.patch.is_empty());
+    let twice = "table('things', { n: t.int(0, 9) }, { indexes: { byN: ['n'], more: ['n'] } });";
+    site.deploy(twice).unwrap();
+    assert_eq!(
+        site.index_entries(),
+        6_000,
+        "what the first one made is swept"
+    );
+    assert!(load(&site.view, &first.hash).unwrap().is_none());
+    // What runs, again, gives a build up.
+    let plain = site.plan(PLAIN, None).unwrap();
+    assert!(!plain.building, "dropping indexes needs none");
+    site.view.apply(&plain.patch);
+    let other = site.plan(INDEXED, None).unwrap();
+    site.view.apply(&other.patch);
+    assert_eq!(site.page(10), PageEnd::Going);
+    let back = site.plan(PLAIN, None).unwrap();
+    assert!(!back.changed && !back.building);
+    site.view.apply(&back.patch);
+    assert!(pending(&site.view).unwrap().is_none());
+    site.sweep();
+    assert_eq!(site.index_entries(), 0);
+    assert_eq!(site.current().source.as_ref(), bundle(PLAIN));
+}
+
+#[test]
+fn a_row_without_an_entry_fails_the_build_and_no_mutation() {
+    let base = "table('things', { n: t.int(), s: t.text() });";
+    let indexed = "table('things', { n: t.int(), s: t.text() }, { indexes: { byN: ['s'] } });";
+    let long = json!([{"n": 1, "s": "x".repeat(9_000)}]);
+    let mut site = Site::new(base);
+    site.fill(json!([{"n": 1, "s": "x"}]));
+    let planned = site.plan(indexed, None).unwrap();
+    site.view.apply(&planned.patch);
+    site.fill(long.clone());
+    let PageEnd::Failed(why) = site.page(10) else {
+        panic!("it failed")
+    };
+    assert!(why.contains("byN"), "{why}");
+    let told = failed(&site.view).unwrap().unwrap();
+    assert_eq!((told.hash, told.why), (planned.hash, why));
+    assert_eq!(site.current().source.as_ref(), bundle(base));
+    // Over the row that is there now, too; then without it.
+    assert!(site.deploy(indexed).unwrap_err().contains("byN"));
+    site.sweep();
+    assert_eq!(site.index_entries(), 0);
 }
 
 #[test]

@@ -25,6 +25,63 @@ const DERIVED_ERROR: &str = "DerivedError";
 /// Characters of a thrown message that are stored.
 const MESSAGE_CHARS: usize = 4_000;
 
+/// Which of the cells of all derived values of a database: those that one deployment made
+/// and keeps. A deployment with other code makes new ones beside them, under other keys. The
+/// first one's is 0, any other's the revision in which it was begun.
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+pub struct Generation(pub u64);
+
+impl Generation {
+    /// The stored name of a derived value, or of the index over one.
+    pub(crate) fn named(self, name: &str) -> String {
+        match self.0 {
+            0 => name.to_owned(),
+            n => format!("{name}.{n}"),
+        }
+    }
+
+    /// The inverse; absent for a name that is of no generation.
+    fn split(stored: &str) -> Option<(&str, Self)> {
+        match stored.split_once('.') {
+            None => Some((stored, Self(0))),
+            Some((name, n)) => Some((name, Self(n.parse().ok()?))),
+        }
+    }
+
+    /// What begins the keys of a derived value's cells in [`Space::Cells`].
+    pub(crate) fn cells(self, name: &str) -> Vec<u8> {
+        [&partition()[..], self.named(name).as_bytes(), b"\0"].concat()
+    }
+
+    /// What begins the keys of all reader records.
+    pub(crate) fn readers(self) -> Vec<u8> {
+        let mut key = partition();
+        if self.0 > 0 {
+            key.extend_from_slice(format!("g{}\0", self.0).as_bytes());
+        }
+        key
+    }
+
+    /// What begins the keys of what mutations note for a build of this generation.
+    pub(crate) fn log(self) -> Vec<u8> {
+        [&partition()[..], format!("d{}\0", self.0).as_bytes()].concat()
+    }
+
+    /// The generation that a reader record, or what is noted for a build, is of; absent for
+    /// other keys.
+    pub(crate) fn of_reader(key: &[u8]) -> Option<Self> {
+        let rest = key.strip_prefix(&partition()[..])?;
+        let Some(tagged) = rest.strip_prefix(b"g").or_else(|| rest.strip_prefix(b"d")) else {
+            return Some(Self(0));
+        };
+        let end = tagged.iter().position(|b| *b == 0)?;
+        let number = std::str::from_utf8(&tagged[..end]).ok()?;
+        Some(Self(number.parse().ok()?))
+    }
+}
+
 /// Name and key of a cell: the name, NUL, the encoded fields of the key. Of two cells of one
 /// derived value neither is a prefix of the other.
 #[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -72,19 +129,26 @@ impl CellId {
         Some(Self(Bytes::copy_from_slice(bytes)))
     }
 
-    /// The cell that lies under a key of [`Space::Data`] or [`Space::Cells`]; absent for
-    /// other keys.
-    pub fn at(space: Space, key: &[u8]) -> Option<Self> {
+    /// The cell that lies under a key of [`Space::Data`] or [`Space::Cells`], and the
+    /// generation that it is of; absent for other keys.
+    pub fn at(space: Space, key: &[u8]) -> Option<(Self, Generation)> {
         match space {
-            Space::Cells => Self::from_bytes(key.strip_prefix(&partition()[..])?),
+            Space::Cells => {
+                let stored = Self::from_bytes(key.strip_prefix(&partition()[..])?)?;
+                let (name, generation) = Generation::split(stored.name())?;
+                let bytes = [name.as_bytes(), b"\0", stored.key()].concat();
+                Some((Self(bytes.into()), generation))
+            }
             Space::Data => {
                 let at = key.windows(2).rposition(|pair| pair == CELL_TAIL)?;
-                let name = std::str::from_utf8(&key[at + CELL_TAIL.len()..]).ok()?;
+                let stored = std::str::from_utf8(&key[at + CELL_TAIL.len()..]).ok()?;
+                let (name, generation) = Generation::split(stored)?;
                 if name.contains('\0') {
                     return None;
                 }
                 let id = key.get(at.checked_sub(codec::ID_CHARS)?..at)?;
-                Some(Self::of_row(name, std::str::from_utf8(id).ok()?))
+                let cell = Self::of_row(name, std::str::from_utf8(id).ok()?);
+                Some((cell, generation))
             }
             _ => None,
         }
@@ -127,18 +191,21 @@ impl CellId {
         format!("{}({})", self.name(), self.key_json(declared))
     }
 
-    /// Where its record lies: beside the row that its key names, or in a space of its own.
-    pub fn location(&self, declared: &Derived) -> (Space, Vec<u8>) {
+    /// Where its record of a generation lies: beside the row that its key names, or in a
+    /// space of its own.
+    pub fn location(&self, declared: &Derived, of: Generation) -> (Space, Vec<u8>) {
         if let Some(table) = declared.home()
             && let Some((Value::String(id), _)) = codec::pop(self.key())
         {
             let mut key = record::table_prefix(table);
             key.extend_from_slice(id.as_bytes());
             key.extend_from_slice(CELL_TAIL);
-            key.extend_from_slice(self.name().as_bytes());
+            key.extend_from_slice(of.named(self.name()).as_bytes());
             return (Space::Data, key);
         }
-        (Space::Cells, [&partition()[..], self.as_bytes()].concat())
+        let mut key = of.cells(self.name());
+        key.extend_from_slice(self.key());
+        (Space::Cells, key)
     }
 }
 

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use flower_api::manifest::Materialize;
 
 use super::{
-    cell::{Cell, CellId},
+    cell::{Cell, CellId, Generation},
     target, values,
 };
 use crate::{
@@ -19,7 +19,8 @@ use crate::{
     view::{Direction, View},
 };
 
-/// What does not hold of the cells in `view`, a line each: reader records are exactly the
+/// What does not hold of the cells in `view` that are of the deployment's generation, a line
+/// each: reader records are exactly the
 /// reverse of dependencies, heights are exact, no cell is without root and reader, none is
 /// missing, and the entries of indexes over values are those of the cells.
 pub fn check(view: &dyn View, deployment: &Deployment) -> Vec<String> {
@@ -75,10 +76,14 @@ impl<'a> Checker<'a> {
             }
         }
         let keys = all(view, Space::Readers)?.into_iter();
-        checker.readers = keys.map(|(key, _)| key).collect();
+        let prefix = deployment.generation.readers();
+        let own = |key: &Bytes| {
+            key.starts_with(&prefix) && Generation::of_reader(key) == Some(deployment.generation)
+        };
+        checker.readers = keys.map(|(key, _)| key).filter(own).collect();
         for (name, derived) in &deployment.manifest.derived {
             if let Some(index) = &derived.index {
-                let prefix = record::index_prefix(name, index);
+                let prefix = record::index_prefix(name, &deployment.generation.named(index));
                 let found = all(view, Space::Index)?.into_iter().map(|(key, _)| key);
                 let found = found.filter(|key| key.starts_with(&prefix));
                 checker.entries.extend(found);
@@ -89,17 +94,20 @@ impl<'a> Checker<'a> {
 
     fn cell(&mut self, space: Space, key: &[u8], value: &[u8]) {
         let shown = key.escape_ascii();
-        let Some(id) = CellId::at(space, key) else {
+        let Some((id, generation)) = CellId::at(space, key) else {
             self.wrong
                 .push(format!("the key {shown} in {space} is not that of a cell"));
             return;
         };
+        if generation != self.deployment.generation {
+            return;
+        }
         let Some(declared) = self.deployment.manifest.derived.get(id.name()) else {
             self.wrong
                 .push(format!("{id:?} is of no declared derived value"));
             return;
         };
-        if id.location(declared) != (space, key.to_vec()) {
+        if id.location(declared, generation) != (space, key.to_vec()) {
             self.wrong.push(format!("{id:?} lies in the wrong place"));
         }
         match Cell::decode(value) {
@@ -117,7 +125,11 @@ impl<'a> Checker<'a> {
         for (id, cell) in &self.cells {
             let mut height = 0;
             for dep in &cell.deps {
-                expected.insert(Bytes::from(target::reader_key(dep, id)));
+                expected.insert(Bytes::from(target::reader_key(
+                    self.deployment.generation,
+                    dep,
+                    id,
+                )));
                 if let Some(below) = target::as_cell(dep) {
                     match self.cells.get(&below) {
                         Some(below) => height = height.max(below.height),
@@ -156,7 +168,7 @@ impl<'a> Checker<'a> {
     fn entry(&self, id: &CellId, cell: &Cell) -> Option<Bytes> {
         let declared = self.deployment.manifest.derived.get(id.name())?;
         let index = declared.index.as_ref().filter(|_| !cell.outcome.failed)?;
-        values::entry_key(id, index, &cell.outcome)
+        values::entry_key(self.deployment.generation, id, index, &cell.outcome)
             .ok()
             .map(Bytes::from)
     }
@@ -166,7 +178,7 @@ impl<'a> Checker<'a> {
             let Some(declared) = self.deployment.manifest.derived.get(id.name()) else {
                 continue;
             };
-            let prefix = target::readers_of(&target::cell(id));
+            let prefix = target::readers_of(self.deployment.generation, &target::cell(id));
             let read = self.readers.range(Bytes::from(prefix.clone())..).next();
             let read = read.is_some_and(|key| key.starts_with(&prefix));
             if !cell.root && !read {
@@ -176,7 +188,7 @@ impl<'a> Checker<'a> {
                 Materialize::Demand => Some(false),
                 Materialize::Always => None,
                 Materialize::Each(_) => {
-                    let (_, key) = id.location(declared);
+                    let (_, key) = id.location(declared, self.deployment.generation);
                     let row = key.windows(2).rposition(|pair| pair == b"\0c");
                     let row = row.map(|at| [&key[..at], ROW_TAIL].concat());
                     Some(row.is_some_and(|row| self.rows.contains(&row[..])))

@@ -341,6 +341,7 @@ impl Transaction {
         });
         self.graph.dirty.remove(&(old_height, id.clone()));
         self.check_height(&id, height)?;
+        self.built(&id, outcome.failed);
         if !root {
             self.graph.doubtful.insert(id.clone());
         } else if empty && declared.materialize == Materialize::Always {

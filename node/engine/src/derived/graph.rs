@@ -125,7 +125,10 @@ impl Transaction {
             return Ok(());
         }
         let deployment = std::sync::Arc::clone(&self.deployment);
-        let (space, key) = id.location(Self::derived(&deployment, id.name())?);
+        let (space, key) = id.location(
+            Self::derived(&deployment, id.name())?,
+            deployment.generation,
+        );
         let before = self.read(space, &key)?;
         let record = match &before {
             Some(value) => Some(Cell::decode(value).ok_or_else(|| damaged(id))?),
@@ -152,7 +155,10 @@ impl Transaction {
     /// Puts what is known of a cell into the patch, or takes it out.
     pub(super) fn store(&mut self, id: &CellId) -> Result<()> {
         let deployment = std::sync::Arc::clone(&self.deployment);
-        let (space, key) = id.location(Self::derived(&deployment, id.name())?);
+        let (space, key) = id.location(
+            Self::derived(&deployment, id.name())?,
+            deployment.generation,
+        );
         let Some(state) = self.graph.cells.get(id) else {
             return Ok(());
         };
@@ -206,7 +212,7 @@ impl Transaction {
 
     /// The cells that read a row or a cell.
     pub(super) fn readers(&mut self, target: &[u8]) -> Result<Vec<CellId>> {
-        let prefix = target::readers_of(target);
+        let prefix = target::readers_of(self.deployment.generation, target);
         let mut found = Vec::new();
         self.scan_prefix(Space::Readers, &prefix, &mut |key| {
             found.extend(CellId::from_bytes(&key[prefix.len()..]));
@@ -216,7 +222,7 @@ impl Transaction {
     }
 
     fn has_reader(&mut self, id: &CellId) -> Result<bool> {
-        let prefix = target::readers_of(&target::cell(id));
+        let prefix = target::readers_of(self.deployment.generation, &target::cell(id));
         let mut found = false;
         self.scan_prefix(Space::Readers, &prefix, &mut |_| {
             found = true;
@@ -273,6 +279,10 @@ impl Transaction {
         if !root {
             self.graph.doubtful.insert(id.clone());
         }
+        let deployment = std::sync::Arc::clone(&self.deployment);
+        if Self::derived(&deployment, id.name())?.materialize == Materialize::Always {
+            self.root_aside(id)?;
+        }
         self.store(id)
     }
 
@@ -287,7 +297,7 @@ impl Transaction {
         for (index, key) in std::mem::take(&mut self.graph.changed_entries) {
             let around = index.around(&key).into_iter().enumerate();
             for (n, (begin, left_out)) in around.skip(ignored) {
-                let prefix = target::readers_of(&begin);
+                let prefix = target::readers_of(self.deployment.generation, &begin);
                 let (mut found, mut seen) = (Vec::new(), 0);
                 self.scan_prefix(Space::Readers, &prefix, &mut |stored| {
                     seen += 1;
@@ -367,8 +377,9 @@ impl Transaction {
     pub(super) fn relink(&mut self, id: &CellId, old: &[Bytes], new: &[Bytes]) -> Result<()> {
         let (before, after): (BTreeSet<&Bytes>, BTreeSet<&Bytes>) =
             (old.iter().collect(), new.iter().collect());
+        let of = self.deployment.generation;
         for target in before.difference(&after) {
-            self.put_mark(Space::Readers, target::reader_key(target, id), None)?;
+            self.put_mark(Space::Readers, target::reader_key(of, target, id), None)?;
             if let Some(cell) = target::as_cell(target) {
                 self.graph.doubtful.insert(cell);
             }
@@ -378,7 +389,7 @@ impl Transaction {
             if unwritten && target::as_cell(target).is_some() {
                 continue;
             }
-            let key = target::reader_key(target, id);
+            let key = target::reader_key(of, target, id);
             self.put_mark(Space::Readers, key, Some(Bytes::new()))?;
         }
         Ok(())

@@ -39,7 +39,7 @@ impl Transaction {
         Ok(Step::Done)
     }
 
-    fn lowest_dirty(&self) -> Option<CellId> {
+    pub(super) fn lowest_dirty(&self) -> Option<CellId> {
         let waiting = self.graph.dirty.iter().map(|(_, id)| id);
         let mut ready = waiting.filter(|id| !self.graph.deferred.contains_key(*id));
         ready.next().cloned()
@@ -60,7 +60,7 @@ impl Transaction {
     }
 
     /// Refuses the call when a cell that was put off is still needed.
-    fn deferred(&mut self) -> Result<()> {
+    pub(super) fn deferred(&mut self) -> Result<()> {
         let dirty = &self.graph.dirty;
         let is_dirty = |id: &CellId| dirty.iter().any(|(_, other)| other == id);
         let deferred = std::mem::take(&mut self.graph.deferred);

@@ -5,7 +5,7 @@
 
 use serde_json::Value;
 
-use super::cell::{CellId, partition};
+use super::cell::{CellId, Generation};
 use crate::{codec, reads::Window, record};
 
 const ROW: u8 = b'r';
@@ -208,15 +208,17 @@ pub(crate) fn window_reader<'a>(tail: &'a [u8], rest: &[u8]) -> Option<(bool, &'
 }
 
 /// The key of a reader record.
-pub(crate) fn reader_key(target: &[u8], reader: &CellId) -> Vec<u8> {
-    let mut key = readers_of(target);
+pub(crate) fn reader_key(of: Generation, target: &[u8], reader: &CellId) -> Vec<u8> {
+    let mut key = readers_of(of, target);
     key.extend_from_slice(reader.as_bytes());
     key
 }
 
 /// What begins the keys of the reader records of a target.
-pub(crate) fn readers_of(target: &[u8]) -> Vec<u8> {
-    [&partition()[..], target].concat()
+pub(crate) fn readers_of(of: Generation, target: &[u8]) -> Vec<u8> {
+    let mut key = of.readers();
+    key.extend_from_slice(target);
+    key
 }
 
 #[cfg(test)]
@@ -264,6 +266,7 @@ mod tests {
             cut in (0..4usize, 0..4usize),
             key in (value(), value(), "[0-3]{16}"),
             after in any::<bool>(),
+            generation in 0..2u64,
         ) {
             let prefix = record::index_prefix("t", "i");
             let bound = |(a, b, id): &(Value, Value, Option<String>), cut: usize| {
@@ -280,11 +283,12 @@ mod tests {
             let window = Window { space: Space::Index, from: low.into(), to: Some(high.into()) };
             let target = name().window(&window);
             let reader = CellId::of_row("cell", "0000000000000000");
-            let stored = reader_key(&target, &reader);
+            let of = Generation(generation);
+            let stored = reader_key(of, &target, &reader);
             let key = entry(&key.0, &key.1, &key.2);
             let mut found = 0;
             for (begin, left_out) in name().around(&key) {
-                let Some(tail) = stored.strip_prefix(&readers_of(&begin)[..]) else { continue };
+                let Some(tail) = stored.strip_prefix(&readers_of(of, &begin)[..]) else { continue };
                 let (within, of) = window_reader(tail, &key[left_out..]).unwrap();
                 prop_assert_eq!(of, reader.as_bytes());
                 found += usize::from(within);

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use flower_api::{limits, manifest::Derived};
 use serde_json::{Map, Value};
 
-use super::cell::{CellId, Outcome};
+use super::cell::{CellId, Generation, Outcome};
 use crate::{
     codec,
     key::Space,
@@ -20,12 +20,13 @@ use crate::{
 /// # Errors
 /// When it is too large, or the value has no order; for the application's author.
 pub(super) fn entry_key(
+    of: Generation,
     id: &CellId,
     index: &str,
     outcome: &Outcome,
 ) -> std::result::Result<Vec<u8>, String> {
     let name = id.name();
-    let mut key = record::index_prefix(name, index);
+    let mut key = record::index_prefix(name, &of.named(index));
     let value: Value = serde_json::from_str(&outcome.json).map_err(|e| e.to_string())?;
     if !codec::push(&mut key, &value) {
         return Err(format!("{name}: its value has no order"));
@@ -60,8 +61,9 @@ pub(crate) fn row_of_entry(declared: &Derived, suffix: &[u8]) -> Option<String> 
 impl Transaction {
     /// An outcome whose value cannot be indexed is an error.
     pub(super) fn indexable(&self, id: &CellId, declared: &Derived, outcome: Outcome) -> Outcome {
+        let of = self.deployment.generation;
         match &declared.index {
-            Some(index) if !outcome.failed => match entry_key(id, index, &outcome) {
+            Some(index) if !outcome.failed => match entry_key(of, id, index, &outcome) {
                 Ok(_) => outcome,
                 Err(why) => Outcome::error(why),
             },
@@ -82,7 +84,7 @@ impl Transaction {
         };
         let key = |outcome: Option<&Outcome>| {
             let value = outcome.filter(|outcome| !outcome.failed)?;
-            entry_key(id, index, value).ok()
+            entry_key(deployment.generation, id, index, value).ok()
         };
         let (before, after) = (key(old), key(new));
         if before == after {

@@ -205,9 +205,18 @@ impl Engine {
 
     /// Brings all stored cells up to date, without calling a handler.
     pub fn maintain(&self, stamp: Stamp) -> Outcome {
+        self.runs(stamp, "maintain")
+    }
+
+    /// Evaluates the derived values of a page of a build.
+    pub fn build(&self, stamp: Stamp) -> Outcome {
+        self.runs(stamp, "build")
+    }
+
+    fn runs(&self, stamp: Stamp, name: &str) -> Outcome {
         self.run(stamp, |ctx| {
             let runtime = self.handles.runtime.clone().restore(ctx)?;
-            runtime.get::<_, Function>("maintain")?.call(())
+            runtime.get::<_, Function>(name)?.call(())
         })
     }
 

@@ -240,7 +240,11 @@ fn derived<'js>(
     host.set("cell", Function::new(ctx.clone(), cell)?)?;
     let (of, gauge) = (Rc::clone(slot), Rc::clone(meter));
     let dirty = move |ctx: Ctx<'_>, last: bool| {
-        let next = with(&ctx, &of, |db| db.next_dirty(last))?;
+        let gas = gauge.gas();
+        let next = with(&ctx, &of, |db| match db.building {
+            Some(_) => db.next_built(gas),
+            None => db.next_dirty(last),
+        })?;
         let mut text = step(&gauge, next);
         // The letter says nothing here.
         Ok::<_, Error>(text.split_off(text.len().min(1)))

@@ -16,7 +16,8 @@ use super::{
     meter::Meter,
 };
 use crate::{
-    deploy::Deployment,
+    deploy::{self, Deployment, PageTask},
+    derived::Building,
     import::Roots,
     limits::setting,
     problem,
@@ -160,6 +161,37 @@ impl Isolate {
         Transaction::new(view, deployment, self.limits, stamp, deadline, writable)
     }
 
+    /// Evaluates the derived values of a page of a build, whose bundle this isolate has.
+    ///
+    /// # Errors
+    /// See [`CallError`].
+    pub fn build(
+        &mut self,
+        task: &PageTask,
+        stamp: Stamp,
+        deadline: &Deadline,
+    ) -> Result<deploy::Evaluated, CallError> {
+        let mut transaction = self.begin(Arc::clone(&task.view), stamp, deadline, true);
+        transaction.building = Some(Building::new(task, &self.limits));
+        let (outcome, running) = self.run(transaction, deadline, |engine| engine.build(stamp));
+        let lost = || calls::broken("the build", "the page lost its transaction").error;
+        let running = running.ok_or_else(lost)?;
+        if let Some(failure) = running.failure {
+            return Err(failure);
+        }
+        if let Some(stop) = self.meter.stopped() {
+            return Err(self.meter.refusal(stop));
+        }
+        match outcome {
+            Outcome::Result(_) => running.transaction.finish_page().ok_or_else(lost),
+            Outcome::Fault(why) | Outcome::Error(why) | Outcome::Broken(why) => {
+                Err(CallError::Refused(problem::internal(format!(
+                    "evaluating derived values failed: {why}"
+                ))))
+            }
+        }
+    }
+
     /// Lets the script act on a transaction; answers what is left of that.
     fn run(
         &mut self,
@@ -188,7 +220,7 @@ impl Isolate {
     ///
     /// # Errors
     /// See [`CallError`]; `budget` when it is too much for one call.
-    pub fn build(
+    pub fn store(
         &mut self,
         roots: &Roots,
         view: Arc<dyn View>,

@@ -432,6 +432,15 @@
       };
       freeze(globalThis);
     },
+    // Makes a page of a build; answers as a call.
+    build() {
+      try {
+        settle(true);
+        return "rnull";
+      } catch (error) {
+        return thrown(error);
+      }
+    },
     // Answers with a letter and JSON: r result, f fault, e error.
     invoke(kind, name, argsText) {
       try {

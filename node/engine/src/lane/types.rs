@@ -12,6 +12,7 @@ use flower_api::{
 };
 
 use crate::{
+    deploy::PageEnd,
     entry::{Entry, EntryKind},
     reads::ReadSet,
     receipt::{Fingerprint, IdempotencyKey, Receipt, Scope},
@@ -109,6 +110,15 @@ pub enum Work {
         manifest: Arc<Manifest>,
         /// The ConfigMap that owns the application.
         managed_by: Option<String>,
+        /// Rows of the first page of its build, when it needs one; 0 only begins it.
+        rows: u64,
+    },
+    /// Make the next page of the build that is under way.
+    Build {
+        /// Rows that it takes at most.
+        rows: u64,
+        /// End the build instead, for this reason.
+        hopeless: Option<String>,
     },
     /// Set a mark.
     Mark(Mark),
@@ -128,7 +138,7 @@ impl Work {
     pub fn kind(&self) -> EntryKind {
         match self {
             Self::Mutate(_) => EntryKind::Mutations,
-            Self::Deploy { .. } => EntryKind::Deploy,
+            Self::Deploy { .. } | Self::Build { .. } => EntryKind::Deploy,
             Self::Mark(_) => EntryKind::Mark,
             Self::Import(_) => EntryKind::Import,
             Self::Trim { .. } => EntryKind::Trim,
@@ -178,7 +188,11 @@ pub enum Reply {
         changed: bool,
         /// What changed, for people.
         changes: Vec<String>,
+        /// It becomes active when its build is done.
+        building: bool,
     },
+    /// A page of a build: what became of it; absent when none is under way.
+    Built(Option<PageEnd>),
     /// A mark is set.
     Marked,
     /// A step of an import is done.

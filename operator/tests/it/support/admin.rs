@@ -216,6 +216,8 @@ impl Group {
                 hash: hash(bundle),
                 revision: Revision(1),
                 functions: Vec::new(),
+                build: None,
+                failed_build: None,
             }),
             ready: member,
             not_ready: None,

@@ -1,6 +1,7 @@
 //! Derived values: what is stored, what is recomputed, what is refused. The world checks the
 //! whole graph after every mutation.
 
+mod builds;
 mod limits;
 mod random;
 mod shapes;
