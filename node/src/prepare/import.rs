@@ -127,6 +127,11 @@ fn begin(
             let planned =
                 deploy::plan_deployment(view, &bundle.source, manifest, None, drawn.revision);
             match planned {
+                // Without rows nothing is to be built, unless a build of the same was begun.
+                Ok(planned) if planned.building => {
+                    let why = "its application is still being built here; import when it is active";
+                    return Ok(refuse(position(why)));
+                }
                 Ok(planned) => extend(&mut patch, planned.patch.writes()),
                 Err(DeployError::Storage(error)) => return Err(error),
                 Err(DeployError::Refused(why)) => return Ok(refuse(bad_bundle(&why.join("; ")))),
