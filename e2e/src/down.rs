@@ -65,11 +65,11 @@ async fn stop_all(paths: &Paths, names: &[String]) -> Result<()> {
 /// Ends the pods' processes, the containerds, and the shims between them.
 async fn containers(paths: &Paths, containerds: &[String]) -> Result<()> {
     let sockets = shim_sockets(paths);
-    kill_all(&in_cgroups(), "the containers").await?;
+    kill_all(&in_cgroups("/flower-e2e"), "the containers").await?;
     stop_all(paths, containerds).await?;
-    kill_all(&shims(paths), "containerd's shims").await?;
+    kill_all(&shims(&paths.state().join("nodes")), "containerd's shims").await?;
     // What a shim was just starting.
-    kill_all(&in_cgroups(), "the containers").await?;
+    kill_all(&in_cgroups("/flower-e2e"), "the containers").await?;
     for socket in sockets {
         let _ = std::fs::remove_file(socket);
     }
@@ -89,10 +89,10 @@ async fn remove_state(paths: &Paths) -> Result<()> {
     }
 }
 
-/// Every process in a cgroup of ours: the containers' processes.
-fn in_cgroups() -> Vec<i32> {
+/// Every process in a cgroup of ours and below it: the containers' processes.
+pub fn in_cgroups(cgroup: &str) -> Vec<i32> {
     let mut pids = BTreeSet::new();
-    for folder in cgroup_folders() {
+    for folder in cgroup_folders(cgroup) {
         for group in walk(&folder) {
             let text = std::fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
             pids.extend(text.lines().filter_map(|line| line.parse::<i32>().ok()));
@@ -101,9 +101,9 @@ fn in_cgroups() -> Vec<i32> {
     pids.into_iter().collect()
 }
 
-/// The shims of our containerds, told by the socket on their command line.
-fn shims(paths: &Paths) -> Vec<i32> {
-    let folder = paths.state().join("nodes");
+/// The shims of our containerds, told by the socket on their command line, which is below a
+/// folder.
+pub fn shims(folder: &Path) -> Vec<i32> {
     let ours = |pid: &i32| {
         let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         let words: Vec<_> = line
@@ -113,9 +113,7 @@ fn shims(paths: &Paths) -> Vec<i32> {
         let shim = words
             .first()
             .is_some_and(|program| program.contains("containerd-shim"));
-        shim && words
-            .iter()
-            .any(|word| Path::new(word).starts_with(&folder))
+        shim && words.iter().any(|word| Path::new(word).starts_with(folder))
             && start_time(*pid).is_some()
     };
     all_pids().into_iter().filter(ours).collect()
@@ -207,8 +205,8 @@ async fn detach_loops(paths: &Paths) -> Result<()> {
     .await
 }
 
-/// Our folder in every cgroup tree; runc makes it in the trees without a controller too.
-fn cgroup_folders() -> Vec<PathBuf> {
+/// A cgroup of ours in every tree; runc makes it in the trees without a controller too.
+fn cgroup_folders(cgroup: &str) -> Vec<PathBuf> {
     let base = Path::new("/sys/fs/cgroup");
     let trees = std::fs::read_dir(base)
         .into_iter()
@@ -218,7 +216,7 @@ fn cgroup_folders() -> Vec<PathBuf> {
     let trees = trees.filter(|path| path.is_dir() && !path.is_symlink());
     let folders = trees
         .chain([base.to_owned()])
-        .map(|tree| tree.join("flower-e2e"));
+        .map(|tree| tree.join(cgroup.trim_start_matches('/')));
     folders.filter(|folder| folder.is_dir()).collect()
 }
 
@@ -245,7 +243,7 @@ fn walk(folder: &Path) -> Vec<PathBuf> {
 async fn remove_cgroups() -> Result<()> {
     wait_for("removing the cgroups", Duration::from_secs(20), || async {
         let mut why = None;
-        for folder in cgroup_folders() {
+        for folder in cgroup_folders("/flower-e2e") {
             for group in walk(&folder).iter().rev() {
                 if let Err(error) = std::fs::remove_dir(group) {
                     why = Some(format!("{}: {error}", group.display()));

@@ -21,6 +21,9 @@ use crate::progress::wait_for;
 /// The application that the tests deploy.
 pub const LEDGER: &str = include_str!("../apps/ledger.js");
 
+/// The same with derived values and an index over them.
+pub const BOARD: &str = include_str!("../apps/board.js");
+
 /// One FlowerCluster in a test's namespace.
 #[derive(Clone)]
 pub struct Flower {
@@ -41,14 +44,12 @@ impl Flower {
 
     /// Applies it with the ledger application, small volumes, and changes to its spec.
     pub async fn apply(&self, spec: Value) -> Result<()> {
-        self.scene
-            .apply(&json!({
-                "apiVersion": "v1",
-                "kind": "ConfigMap",
-                "metadata": {"name": "ledger"},
-                "data": {"app.js": LEDGER},
-            }))
-            .await?;
+        self.apply_app(LEDGER, spec).await
+    }
+
+    /// The same with another application.
+    pub async fn apply_app(&self, source: &str, spec: Value) -> Result<()> {
+        self.bundle(source).await?;
         let mut whole = json!({
             "storage": {"size": "400Mi"},
             "app": {"bundle": {"configMapKeyRef": {"name": "ledger", "key": "app.js"}}},
@@ -64,6 +65,19 @@ impl Flower {
             }))
             .await?;
         Ok(())
+    }
+
+    /// Applies the ConfigMap that its application comes from.
+    pub async fn bundle(&self, source: &str) -> Result<()> {
+        self.scene
+            .apply(&json!({
+                "apiVersion": "v1",
+                "kind": "ConfigMap",
+                "metadata": {"name": "ledger"},
+                "data": {"app.js": source},
+            }))
+            .await
+            .map(drop)
     }
 
     /// Merges a change into its spec.

@@ -74,6 +74,20 @@ const CHECKS: &[Check] = &[
         name: "unit-tests",
         commands: &[&["cargo", "test", "--quiet", "--workspace"]],
     },
+    // Fresh seeds; past failures and the breaks are among the tests above.
+    Check {
+        name: "simulation",
+        commands: &[&[
+            "cargo",
+            "run",
+            "--quiet",
+            "--bin",
+            "flower-sim",
+            "--",
+            "--budget",
+            "60",
+        ]],
+    },
 ];
 
 /// Runs what is wanted; true when nothing failed.

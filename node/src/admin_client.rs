@@ -6,17 +6,15 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use flower_api::{
-    admin::{
-        ActiveDeployment, AddLearner, AdminApi, AdminError, Bootstrap, Deploy, Deployed, Done,
-        Endpoint, Fence, OfMember, path,
-    },
-    report::{Identity, Report},
-    wire::Problem,
+    admin::{ActiveDeployment, AdminError, Endpoint, path},
+    explain::{AskCell, AskQuery, CellExplained, QueryExplained},
+    export::{Import, Imported},
+    transport::{AdminAnswer, AdminRequest, AdminTransport, Patience},
+    wire::ReadClass,
 };
 use http::Method;
-use serde::{Serialize, de::DeserializeOwned};
 
-use crate::client::{Answer, Api, NoAnswer};
+use crate::client::{Answer, Api, Chunks, NoAnswer};
 
 /// Reads answer at once or not at all.
 const READ_LIMIT: Duration = Duration::from_secs(2);
@@ -24,6 +22,15 @@ const READ_LIMIT: Duration = Duration::from_secs(2);
 const CHANGE_LIMIT: Duration = Duration::from_secs(15);
 /// A deployment may build indexes, and a stop waits for the leadership to go.
 const LONG_LIMIT: Duration = Duration::from_secs(60);
+
+/// How long a call may take, from the commands and in the simulation.
+pub fn limit(patience: Patience) -> Duration {
+    match patience {
+        Patience::Read => READ_LIMIT,
+        Patience::Change => CHANGE_LIMIT,
+        Patience::Long => LONG_LIMIT,
+    }
+}
 
 /// Calls admin APIs with one token.
 #[derive(Debug, Clone, Default)]
@@ -40,138 +47,134 @@ impl AdminClient {
     /// What is deployed; nothing while nothing is.
     ///
     /// # Errors
-    /// As the calls of [`AdminApi`].
+    /// As the calls of the admin API.
     pub async fn deployment(&self, at: &Endpoint) -> Result<Option<ActiveDeployment>, AdminError> {
-        self.get(at, path::DEPLOYMENT).await
+        let request = AdminRequest::get(path::DEPLOYMENT);
+        self.exchange(at, request).await?.decoded(at)
+    }
+
+    /// Where a cell's value comes from.
+    ///
+    /// # Errors
+    /// As the calls of the admin API.
+    pub async fn explain_cell(
+        &self,
+        at: &Endpoint,
+        ask: &AskCell,
+    ) -> Result<CellExplained, AdminError> {
+        let request = AdminRequest::with(at, path::EXPLAIN_CELL, Patience::Long, ask)?;
+        self.exchange(at, request).await?.decoded(at)
+    }
+
+    /// What a query costs.
+    ///
+    /// # Errors
+    /// As the calls of the admin API.
+    pub async fn explain_query(
+        &self,
+        at: &Endpoint,
+        ask: &AskQuery,
+    ) -> Result<QueryExplained, AdminError> {
+        let request = AdminRequest::with(at, path::EXPLAIN_QUERY, Patience::Long, ask)?;
+        self.exchange(at, request).await?.decoded(at)
+    }
+
+    /// Opens an export.
+    ///
+    /// # Errors
+    /// As the calls of the admin API.
+    pub async fn export(
+        &self,
+        at: &Endpoint,
+        cells: bool,
+        read: ReadClass,
+    ) -> Result<Chunks, AdminError> {
+        let read = read.to_string().replace(' ', "").replace(';', "%3B");
+        let path = format!("{}?cells={cells}&read={read}", path::EXPORT);
+        let api = self.api(at)?;
+        let opened = api.open(Method::GET, &path, &[], Bytes::new(), LONG_LIMIT);
+        match opened.await.map_err(|why| unreachable(at, why))? {
+            Ok(chunks) => Ok(chunks),
+            Err(answer) => Err(whole(answer).refusal(at)),
+        }
+    }
+
+    /// Does a step of an import with these lines.
+    ///
+    /// # Errors
+    /// As the calls of the admin API.
+    pub async fn import(
+        &self,
+        at: &Endpoint,
+        call: &Import,
+        lines: &str,
+    ) -> Result<Imported, AdminError> {
+        let mut request = AdminRequest::with(at, path::IMPORT, Patience::Long, call)?;
+        if let Some(body) = &mut request.body {
+            body.push(b'\n');
+            body.extend_from_slice(lines.as_bytes());
+        }
+        self.exchange(at, request).await?.decoded(at)
     }
 
     /// Makes the state durable now.
     ///
     /// # Errors
-    /// As the calls of [`AdminApi`].
+    /// As the calls of the admin API.
     pub async fn checkpoint(&self, at: &Endpoint) -> Result<(), AdminError> {
-        let answer = self
-            .send(
-                at,
-                Method::POST,
-                path::CHECKPOINT,
-                Bytes::new(),
-                CHANGE_LIMIT,
-            )
-            .await?;
-        accepted(at, answer).map(drop)
+        let request = AdminRequest::post(path::CHECKPOINT, Patience::Change);
+        self.exchange(at, request).await?.accepted(at).map(drop)
     }
 
     /// Hands over leadership and turns unready; returns when the node may be stopped.
     ///
     /// # Errors
-    /// As the calls of [`AdminApi`].
+    /// As the calls of the admin API.
     pub async fn prepare_stop(&self, at: &Endpoint) -> Result<(), AdminError> {
-        let answer = self
-            .send(
-                at,
-                Method::POST,
-                path::PREPARE_STOP,
-                Bytes::new(),
-                LONG_LIMIT,
-            )
-            .await?;
-        accepted(at, answer).map(drop)
+        let request = AdminRequest::post(path::PREPARE_STOP, Patience::Long);
+        self.exchange(at, request).await?.accepted(at).map(drop)
     }
+}
 
-    async fn get<T: DeserializeOwned>(&self, at: &Endpoint, path: &str) -> Result<T, AdminError> {
-        decode(
-            at,
-            self.send(at, Method::GET, path, Bytes::new(), READ_LIMIT)
-                .await?,
-        )
-    }
-
-    async fn post<T: DeserializeOwned>(
-        &self,
-        at: &Endpoint,
-        path: &str,
-        call: &impl Serialize,
-        limit: Duration,
-    ) -> Result<T, AdminError> {
-        let body = serde_json::to_vec(call).map_err(|e| garbled(at, e.to_string()))?;
-        decode(
-            at,
-            self.send(at, Method::POST, path, body.into(), limit)
-                .await?,
-        )
-    }
-
-    async fn send(
-        &self,
-        at: &Endpoint,
-        method: Method,
-        path: &str,
-        body: Bytes,
-        limit: Duration,
-    ) -> Result<Answer, AdminError> {
-        let unreachable = |why: String| AdminError::Unreachable {
+impl AdminClient {
+    fn api(&self, at: &Endpoint) -> Result<Api, AdminError> {
+        Api::new(&at.0, self.token.as_deref()).map_err(|bad| AdminError::Unreachable {
             endpoint: at.0.clone(),
-            why,
-        };
-        let api = Api::new(&at.0, self.token.as_deref()).map_err(|e| unreachable(e.to_string()))?;
-        api.send(method, path, &[], body, limit)
-            .await
-            .map_err(|e| match e {
-                NoAnswer::NotSent { why, .. } | NoAnswer::Lost { why, .. } => unreachable(why),
-            })
+            why: bad.to_string(),
+        })
     }
-}
-
-fn garbled(at: &Endpoint, why: String) -> AdminError {
-    AdminError::Garbled {
-        endpoint: at.0.clone(),
-        why,
-    }
-}
-
-fn accepted(at: &Endpoint, answer: Answer) -> Result<Bytes, AdminError> {
-    if answer.status.is_success() {
-        return Ok(answer.body);
-    }
-    match serde_json::from_slice::<Problem>(&answer.body) {
-        Ok(problem) => Err(AdminError::Refused(Box::new(problem))),
-        Err(_) => Err(garbled(at, format!("HTTP status {}", answer.status))),
-    }
-}
-
-fn decode<T: DeserializeOwned>(at: &Endpoint, answer: Answer) -> Result<T, AdminError> {
-    let body = accepted(at, answer)?;
-    serde_json::from_slice(&body).map_err(|e| garbled(at, e.to_string()))
 }
 
 #[async_trait]
-impl AdminApi for AdminClient {
-    async fn identity(&self, at: &Endpoint) -> Result<Identity, AdminError> {
-        self.get(at, path::IDENTITY).await
+impl AdminTransport for AdminClient {
+    async fn exchange(
+        &self,
+        at: &Endpoint,
+        request: AdminRequest,
+    ) -> Result<AdminAnswer, AdminError> {
+        let method = match request.body {
+            Some(_) => Method::POST,
+            None => Method::GET,
+        };
+        let body = request.body.unwrap_or_default().into();
+        let limit = limit(request.patience);
+        let api = self.api(at)?;
+        let sent = api.send(method, request.path, &[], body, limit).await;
+        sent.map(whole).map_err(|why| unreachable(at, why))
     }
-    async fn report(&self, at: &Endpoint) -> Result<Report, AdminError> {
-        self.get(at, path::REPORT).await
+}
+
+fn whole(answer: Answer) -> AdminAnswer {
+    AdminAnswer {
+        status: answer.status.as_u16(),
+        body: answer.body.into(),
     }
-    async fn bootstrap(&self, at: &Endpoint, call: &Bootstrap) -> Result<Done, AdminError> {
-        self.post(at, path::BOOTSTRAP, call, CHANGE_LIMIT).await
-    }
-    async fn add_learner(&self, at: &Endpoint, call: &AddLearner) -> Result<Done, AdminError> {
-        self.post(at, path::ADD_LEARNER, call, CHANGE_LIMIT).await
-    }
-    async fn promote(&self, at: &Endpoint, call: &OfMember) -> Result<Done, AdminError> {
-        self.post(at, path::PROMOTE, call, CHANGE_LIMIT).await
-    }
-    async fn remove(&self, at: &Endpoint, call: &OfMember) -> Result<Done, AdminError> {
-        self.post(at, path::REMOVE, call, CHANGE_LIMIT).await
-    }
-    async fn transfer(&self, at: &Endpoint, call: &OfMember) -> Result<Done, AdminError> {
-        self.post(at, path::TRANSFER, call, CHANGE_LIMIT).await
-    }
-    async fn formed(&self, at: &Endpoint, fence: &Fence) -> Result<Done, AdminError> {
-        self.post(at, path::FORMED, fence, CHANGE_LIMIT).await
-    }
-    async fn deploy(&self, at: &Endpoint, call: &Deploy) -> Result<Deployed, AdminError> {
-        self.post(at, path::DEPLOY, call, LONG_LIMIT).await
+}
+
+fn unreachable(at: &Endpoint, why: NoAnswer) -> AdminError {
+    let (NoAnswer::NotSent { why, .. } | NoAnswer::Lost { why, .. }) = why;
+    AdminError::Unreachable {
+        endpoint: at.0.clone(),
+        why,
     }
 }

@@ -9,12 +9,16 @@ use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 
 use crate::config::SETTINGS;
 
+mod bench;
 pub(crate) mod bundle;
 mod call;
 mod check;
 mod deploy;
+mod explain;
+mod export;
 mod failure;
 mod footprint;
+mod import;
 pub(crate) mod print;
 mod progress;
 mod status;
@@ -71,12 +75,21 @@ enum Command {
     Query(call::QueryArgs),
     /// Shows a query's result, and again whenever it changes, until interrupted.
     Watch(watch::WatchArgs),
+    /// Shows where a derived value comes from, or what a query reads and uses.
+    #[command(subcommand)]
+    Explain(explain::Explain),
+    /// Writes rows, receipts and application of a database into a file, all of one revision.
+    Export(export::ExportArgs),
+    /// Brings an export into a database that is empty; goes on where it broke off.
+    Import(import::ImportArgs),
     /// Shows the members of a cluster, their roles and how far each is.
     Status(StatusArgs),
     /// Shows what a node takes of memory and disk.
     Footprint(StatusArgs),
     /// Hands leadership over and turns the node unready, so that it may be stopped.
     PrepareStop(StatusArgs),
+    /// Measures memory, disk and time with the program `flower-bench`, which is not shipped.
+    Bench(bench::BenchArgs),
     /// Prints completions for a shell.
     Completions {
         /// The shell.
@@ -136,6 +149,10 @@ pub fn run() -> ExitCode {
         Command::Call(args) => block_on(call::call(args, output)),
         Command::Query(args) => block_on(call::query(args, output)),
         Command::Watch(args) => block_on(watch::watch(args, output)),
+        Command::Bench(args) => bench::bench(args, output),
+        Command::Explain(what) => block_on(explain::explain(what, output)),
+        Command::Export(args) => block_on(export::export(args, output)),
+        Command::Import(args) => block_on(import::import(args, output)),
         Command::Status(args) => block_on(status::status(args.at, output)),
         Command::Footprint(args) => block_on(footprint::footprint(args.at, output)),
         Command::PrepareStop(args) => block_on(deploy::prepare_stop(args.at, output)),

@@ -7,12 +7,14 @@ pub mod sse;
 use std::{collections::VecDeque, time::Duration};
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri, header};
+use http::{HeaderValue, Method, Request, StatusCode, Uri, header};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper_util::{
     client::legacy::{Client, connect::HttpConnector},
     rt::TokioExecutor,
 };
+
+pub use crate::dial::Answer;
 
 /// An answer larger than this is not read.
 const ANSWER_BYTES_MAX: usize = 128 << 20;
@@ -44,24 +46,6 @@ pub enum NoAnswer {
 pub struct BadUrl {
     url: String,
     why: &'static str,
-}
-
-/// An answer, whole.
-#[derive(Debug, Clone)]
-pub struct Answer {
-    /// HTTP status.
-    pub status: StatusCode,
-    /// Headers.
-    pub headers: HeaderMap,
-    /// Body.
-    pub body: Bytes,
-}
-
-impl Answer {
-    /// A header's value, when it is there and is text.
-    pub fn header(&self, name: &str) -> Option<&str> {
-        self.headers.get(name)?.to_str().ok()
-    }
 }
 
 /// One API of one node, or of the Service before it.
@@ -130,20 +114,32 @@ impl Api {
         body: Bytes,
         limit: Duration,
     ) -> Result<Result<Stream, Answer>, NoAnswer> {
+        let opened = self.open(Method::POST, path, headers, body, limit).await?;
+        Ok(opened.map(Stream::new))
+    }
+
+    /// Sends one request; what it is answered with is read as it comes, a refusal whole.
+    ///
+    /// # Errors
+    /// `NoAnswer`, when there is no answer within `limit`.
+    pub async fn open(
+        &self,
+        method: Method,
+        path: &str,
+        headers: &[(&'static str, String)],
+        body: Bytes,
+        limit: Duration,
+    ) -> Result<Result<Chunks, Answer>, NoAnswer> {
         let lost = |why: String| NoAnswer::Lost {
             url: self.base.clone(),
             why,
         };
-        let request = self.request(Method::POST, path, headers, body)?;
+        let request = self.request(method, path, headers, body)?;
         let exchange = async {
             let response = self.respond(request).await?;
             let (head, body) = response.into_parts();
             if head.status == StatusCode::OK {
-                return Ok(Ok(Stream {
-                    body,
-                    reader: sse::Reader::default(),
-                    read: VecDeque::new(),
-                }));
+                return Ok(Ok(Chunks::new(body, &self.base)));
             }
             let read = Limited::new(body, ANSWER_BYTES_MAX).collect().await;
             Ok(Err(Answer {
@@ -232,24 +228,62 @@ impl Api {
     }
 }
 
+/// An answer that is being read.
+pub struct Chunks {
+    body: hyper::body::Incoming,
+    url: String,
+}
+
+impl Chunks {
+    /// The body of an answer of the API at `url`.
+    pub fn new(body: hyper::body::Incoming, url: &str) -> Self {
+        let url = url.to_owned();
+        Self { body, url }
+    }
+
+    /// The next bytes; nothing at the end.
+    ///
+    /// # Errors
+    /// When the answer broke off.
+    pub async fn next(&mut self) -> Result<Option<Bytes>, NoAnswer> {
+        while let Some(frame) = self.body.frame().await {
+            let frame = frame.map_err(|e| NoAnswer::Lost {
+                url: self.url.clone(),
+                why: causes(&e),
+            })?;
+            if let Ok(bytes) = frame.into_data() {
+                return Ok(Some(bytes));
+            }
+        }
+        Ok(None)
+    }
+}
+
 /// An open event stream.
 pub struct Stream {
-    body: hyper::body::Incoming,
+    chunks: Chunks,
     reader: sse::Reader,
     read: VecDeque<sse::Event>,
 }
 
 impl Stream {
+    /// The event stream of an answer.
+    pub fn new(chunks: Chunks) -> Self {
+        Self {
+            chunks,
+            reader: sse::Reader::default(),
+            read: VecDeque::new(),
+        }
+    }
+
     /// The next frame; nothing when the stream has ended, in whatever way.
     pub async fn next(&mut self) -> Option<sse::Event> {
         loop {
             if let Some(event) = self.read.pop_front() {
                 return Some(event);
             }
-            let frame = self.body.frame().await?.ok()?;
-            if let Ok(bytes) = frame.into_data() {
-                self.read.extend(self.reader.take(&bytes));
-            }
+            let bytes = self.chunks.next().await.ok()??;
+            self.read.extend(self.reader.take(&bytes));
         }
     }
 }

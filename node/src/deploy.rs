@@ -16,10 +16,7 @@ use flower_engine::{
 };
 
 use crate::{
-    env::{Fatal, Mono},
-    prepare::bad_bundle,
-    service::Service,
-    workers::Isolates,
+    env::Mono, prepare::bad_bundle, read::unreadable, service::Service, workers::Isolates,
 };
 
 /// How long a call waits for a build before it answers with the progress.
@@ -49,13 +46,7 @@ impl Service {
                 failed_build,
             }))
         };
-        read().map_err(|error: ViewError| self.unreadable(&error))
-    }
-
-    fn unreadable(&self, error: &ViewError) -> Box<Problem> {
-        self.env.tasks.fail(Fatal::new(error.to_string()));
-        let detail = "this node cannot read its state and stops; ask another one";
-        Box::new(Problem::new(500, code::INTERNAL, "Internal error", detail))
+        read().map_err(|error: ViewError| unreadable(&self.env.tasks, &error))
     }
 
     /// Makes a bundle the active application: at once, or when its indexes and derived values
@@ -129,7 +120,7 @@ impl Service {
         let deadline = deadline.min(self.env.clock.mono() + BUILD_WAIT);
         loop {
             let stand = stand(&*self.consensus.view(), hash);
-            let build = match stand.map_err(|error| self.unreadable(&error))? {
+            let build = match stand.map_err(|error| unreadable(&self.env.tasks, &error))? {
                 Stand::Active => return Ok(()),
                 Stand::Failed(why) => return Err(Box::new(bad_bundle(&why))),
                 Stand::Gone => return Err(Box::new(replaced(hash))),

@@ -5,6 +5,7 @@
 use std::time::Duration;
 
 use flower_api::report::Report;
+use flower_engine::Cost;
 use prometheus::{
     Encoder, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGaugeVec, Opts,
     Registry, TextEncoder,
@@ -91,6 +92,9 @@ pub struct Metrics {
     call_seconds: HistogramVec,
     batch_mutations: Histogram,
     conflicts: IntCounter,
+    propagation_cells: Histogram,
+    propagation_height: Histogram,
+    spanning_readers: IntCounter,
     log_flush_seconds: Histogram,
     checkpoint_seconds: Histogram,
     leader_changes: IntCounter,
@@ -119,6 +123,13 @@ impl Metrics {
             call_seconds: histograms(&registry, "flower_call_duration_seconds", &seconds(0.000_5)),
             batch_mutations: histogram(&registry, "flower_batch_mutations", &doubling(1.0, 11)),
             conflicts: counter(&registry, "flower_mutation_conflicts_total"),
+            propagation_cells: histogram(&registry, "flower_propagation_cells", &doubling(1.0, 15)),
+            propagation_height: histogram(
+                &registry,
+                "flower_propagation_height",
+                &doubling(1.0, 8),
+            ),
+            spanning_readers: counter(&registry, "flower_spanning_readers_seen_total"),
             log_flush_seconds: histogram(&registry, "flower_log_flush_seconds", &seconds(0.000_1)),
             checkpoint_seconds: histogram(&registry, "flower_checkpoint_seconds", &seconds(0.001)),
             leader_changes: counter(&registry, "flower_leader_changes_total"),
@@ -159,6 +170,15 @@ impl Metrics {
     /// So many mutations were prepared again, because what they had read was written meanwhile.
     pub fn conflicts(&self, more: u64) {
         self.conflicts.inc_by(more);
+    }
+
+    /// A mutation was prepared; when it evaluated derived values, how many and how high.
+    pub fn propagation(&self, cost: &Cost) {
+        if cost.cells > 0 {
+            self.propagation_cells.observe(cost.cells as f64);
+            self.propagation_height.observe(cost.height as f64);
+        }
+        self.spanning_readers.inc_by(cost.spans);
     }
 
     /// A batch was closed with so many mutations, whose patches have `bytes`.

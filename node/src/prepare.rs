@@ -2,7 +2,7 @@
 //! before it, and makes its patch. Pure over the view but for the JavaScript that it runs.
 //! Orders nothing and sends nothing.
 
-use std::sync::Arc;
+use std::{ops::Bound, sync::Arc};
 
 use flower_api::{
     Revision, admin,
@@ -10,7 +10,8 @@ use flower_api::{
     wire::{Problem, code},
 };
 use flower_engine::{
-    CallError, Deadline, PatchBuilder, ReadSet, Space, Stamp, View, ViewError, deploy,
+    CallError, Deadline, PatchBuilder, ReadSet, ReadSetBuilder, Space, Stamp, View, ViewError,
+    deploy,
     key::meta,
     lane::{Drawn, Mark, Mutation, Prepared, Reply, Work},
     receipt::{self, Ended, Judged, Receipt},
@@ -23,6 +24,9 @@ use crate::workers::{Call, Isolates, Purpose};
 use build::Pages;
 
 mod build;
+mod import;
+
+pub use import::{LAST_REVISION, not_empty};
 
 /// A work's outcome, and what it read; absent when that is not known.
 pub type Outcome = (Prepared, Option<Arc<ReadSet>>);
@@ -49,7 +53,11 @@ pub fn prepare(
             rows,
         } => {
             let managed_by = managed_by.as_deref();
-            match owned_by_another(&*view, managed_by)? {
+            let wrong = import::under_way(&*view)?.map_or_else(
+                || owned_by_another(&*view, managed_by),
+                |problem| Ok(Some(problem)),
+            )?;
+            match wrong {
                 Some(problem) => Ok(refuse(problem)),
                 None => {
                     let manifest = (**manifest).clone();
@@ -66,6 +74,7 @@ pub fn prepare(
             build::page(pages, view, *rows, hopeless.clone())
         }
         Work::Mark(wanted) => mark(&*view, wanted),
+        Work::Import(step) => import::step(isolates, view, step, drawn, deadline),
         Work::Trim { cutoff_ms, limit } => trim(&*view, *cutoff_ms, *limit, drawn.now_ms),
     };
     Ok((alone?, None))
@@ -104,6 +113,18 @@ fn refuse(problem: Problem) -> Prepared {
     Prepared::Refuse(Box::new(problem))
 }
 
+/// The application that mutations run in, or why none is taken now.
+fn application(view: &dyn View) -> Result<Result<String, Problem>, ViewError> {
+    if view.get(Space::Meta, meta::FORMED)?.is_none() {
+        return Ok(Err(not_formed()));
+    }
+    if let Some(problem) = import::under_way(view)? {
+        return Ok(Err(problem));
+    }
+    let active = deploy::active(view)?;
+    Ok(active.map(|(hash, ..)| hash).ok_or_else(no_application))
+}
+
 fn mutate(
     isolates: &mut Isolates,
     view: Arc<dyn View>,
@@ -126,11 +147,9 @@ fn mutate(
             return Ok((Prepared::Answer(replay), None));
         }
     }
-    if view.get(Space::Meta, meta::FORMED)?.is_none() {
-        return Ok((refuse(not_formed()), None));
-    }
-    let Some((hash, ..)) = deploy::active(&*view)? else {
-        return Ok((refuse(no_application()), None));
+    let hash = match application(&*view)? {
+        Ok(hash) => hash,
+        Err(problem) => return Ok((refuse(problem), None)),
     };
     let evaluated = isolates.evaluate(
         Call {
@@ -152,8 +171,8 @@ fn mutate(
         Ok(done) => {
             let ended = receipt::keep(&done.result);
             let unkept = (ended == Ended::ResultNotKept).then_some(done.result);
-            let patch = done.patch.unwrap_or_default();
-            (patch, ended, unkept, Some(done.reads))
+            let patch = with_readers(done.patch.unwrap_or_default());
+            (patch, ended, unkept, Some(certified(done.reads)))
         }
         Err(CallError::Storage(error)) => return Err(error),
         Err(CallError::Fault(problem)) if !call.minted => {
@@ -182,6 +201,30 @@ fn mutate(
         deployment: Some(hash),
     };
     Ok((commit(patch, reply), reads.map(Arc::new)))
+}
+
+/// All that was read, but for [`Break::CertificateForgetsRange`].
+fn certified(reads: ReadSet) -> ReadSet {
+    if !is_broken(Break::CertificateForgetsRange) {
+        return reads;
+    }
+    let mut records = ReadSetBuilder::default();
+    for (space, key) in reads.records() {
+        records.record(space, key);
+    }
+    records.finish()
+}
+
+/// All that was written, but for [`Break::ReaderRecordNotWritten`].
+fn with_readers(mut patch: PatchBuilder) -> PatchBuilder {
+    if is_broken(Break::ReaderRecordNotWritten) {
+        let written = patch.range(Space::Readers, Bound::Unbounded, Bound::Unbounded);
+        let keys: Vec<_> = written.map(|((_, key), _)| key.clone()).collect();
+        for key in keys {
+            patch.forget(Space::Readers, &key);
+        }
+    }
+    patch
 }
 
 /// While a ConfigMap owns the application, only its owner deploys. An owner may take over

@@ -8,11 +8,12 @@ use flower_api::{
     Revision,
     wire::{Problem, ReadClass, code},
 };
+use flower_engine::ViewError;
 use flower_store::StateView;
 
 use crate::{
     consensus::{Consensus, Contact},
-    env::{Env, Mono},
+    env::{Env, Fatal, Mono, Tasks},
     query::{Etag, Key, Queries},
 };
 
@@ -35,6 +36,13 @@ pub struct Answer {
     pub revision: Revision,
     /// Hash of the deployment that ran.
     pub deployment: Arc<str>,
+}
+
+/// The state cannot be read: the node stops.
+pub(crate) fn unreadable(tasks: &Tasks, error: &ViewError) -> Box<Problem> {
+    tasks.fail(Fatal::new(error.to_string()));
+    let detail = "this node cannot read its state and stops; ask another one";
+    Box::new(Problem::new(500, code::INTERNAL, "Internal error", detail))
 }
 
 impl Reader {

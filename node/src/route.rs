@@ -12,11 +12,13 @@ use flower_api::{
 use flower_engine::lane::{Mutation, Refusal, Reply, Work};
 use http::{HeaderName, HeaderValue, Method, Request};
 use http_body_util::Full;
+use serde::de::DeserializeOwned;
 
 use crate::{
     consensus::{Consensus, LeaderInfo},
+    dial::Answer,
     env::{Env, Fut, Mono},
-    forward::{Forwarded, Forwarder, NoAnswer},
+    forward::{Forwarder, NoAnswer},
     write::{Writer, unknown},
 };
 
@@ -56,7 +58,7 @@ pub enum Routed {
     /// Given by this node.
     Here(Box<Reply>),
     /// Given by the leader.
-    There(Forwarded),
+    There(Answer),
 }
 
 /// Where a call goes now.
@@ -119,15 +121,16 @@ impl Router {
         }
     }
 
-    /// Deploys at the leader when another node leads: sends the call on, one hop. `None` when
-    /// this node leads, nobody does, or the call was sent on already: then it is for this node
-    /// to answer.
-    pub async fn deploy_there(
+    /// Has the leader do a call of the admin API when another node leads: sends it on, one
+    /// hop. `None` when this node leads, nobody does, or the call was sent on already: then it
+    /// is for this node to answer. The calls are such that may be sent again.
+    pub async fn admin_there<T: DeserializeOwned>(
         &self,
+        path: &str,
         call: &Bytes,
         origin: &Origin,
         admin_above_peer: i32,
-    ) -> Option<Result<admin::Deployed, Box<Problem>>> {
+    ) -> Option<Result<T, Box<Problem>>> {
         let leader = match self.next() {
             Next::To(leader) if !origin.forwarded => leader,
             _ => return None,
@@ -135,16 +138,16 @@ impl Router {
         let Some(at) = admin_address(&leader.address, admin_above_peer) else {
             return Some(Err(Box::new(unreached(&leader, &leader.address))));
         };
-        let (path, left) = (admin::path::DEPLOY, self.left(origin));
+        let left = self.left(origin);
         let request = onward(&Method::POST, path, origin, &at, left, call.clone());
         Some(match self.forwarder.send(request, origin.deadline).await {
             Ok(answer) if answer.status.is_success() => {
-                serde_json::from_slice(&answer.body).map_err(|_| Box::new(undeployed(&leader, &at)))
+                serde_json::from_slice(&answer.body).map_err(|_| Box::new(unanswered(&leader, &at)))
             }
             Ok(answer) => Err(serde_json::from_slice(&answer.body)
-                .unwrap_or_else(|_| Box::new(undeployed(&leader, &at)))),
+                .unwrap_or_else(|_| Box::new(unanswered(&leader, &at)))),
             Err(NoAnswer::NotSent) => Err(Box::new(unreached(&leader, &at))),
-            Err(NoAnswer::Broken) => Err(Box::new(undeployed(&leader, &at))),
+            Err(NoAnswer::Broken) => Err(Box::new(unanswered(&leader, &at))),
         })
     }
 
@@ -171,7 +174,7 @@ impl Router {
         path: &str,
         origin: &Origin,
         here: impl Fn() -> Fut<'static, Result<T, Box<Problem>>>,
-    ) -> Result<Result<T, Forwarded>, Box<Problem>> {
+    ) -> Result<Result<T, Answer>, Box<Problem>> {
         loop {
             match self.next() {
                 Next::Here => return here().await.map(Ok),
@@ -199,7 +202,7 @@ impl Router {
         origin: &Origin,
         address: &str,
         body: Bytes,
-    ) -> Result<Forwarded, NoAnswer> {
+    ) -> Result<Answer, NoAnswer> {
         let request = onward(method, path, origin, address, self.left(origin), body);
         self.forwarder.send(request, origin.deadline).await
     }
@@ -231,7 +234,7 @@ impl Router {
         &self,
         request: Request<Full<Bytes>>,
         origin: &Origin,
-    ) -> Result<Forwarded, Outcome> {
+    ) -> Result<Answer, Outcome> {
         let answer = match self.forwarder.send(request, origin.deadline).await {
             Ok(answer) => answer,
             Err(NoAnswer::NotSent) => return Err(Outcome::NotApplied),
@@ -336,21 +339,21 @@ fn unreached(leader: &LeaderInfo, at: &str) -> Problem {
         "This node does not lead",
         format!(
             "member {} leads, and its admin API at {at} cannot be reached from this node; nothing \
-             was deployed",
+             happened",
             leader.member
         ),
     )
     .retryable()
 }
 
-fn undeployed(leader: &LeaderInfo, at: &str) -> Problem {
+fn unanswered(leader: &LeaderInfo, at: &str) -> Problem {
     Problem::new(
         504,
         code::TIMEOUT,
         "Outcome unknown",
         format!(
             "the call was sent on to member {}, which leads, at {at}, and there is no answer; \
-             deploy again, which changes nothing when it is done already",
+             do it again, which changes nothing when it is done already",
             leader.member
         ),
     )

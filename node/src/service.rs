@@ -19,6 +19,8 @@ use flower_engine::{
 };
 use flower_store::FileName;
 
+use tokio::sync::Semaphore;
+
 use crate::{
     builder::Builder,
     config::{CorsOrigins, WatchLimits},
@@ -134,6 +136,8 @@ pub struct Service {
     pub(crate) builder: Builder,
     /// What it serves with.
     pub settings: Arc<ServeSettings>,
+    /// One export at a time.
+    pub(crate) exporting: Arc<Semaphore>,
     name: Arc<str>,
     meter: Arc<Meter>,
     plan: Option<MemoryPlan>,
@@ -183,6 +187,7 @@ impl Service {
             queries,
             workers,
             settings: Arc::new(settings),
+            exporting: Arc::new(Semaphore::new(1)),
             name: name.into(),
             meter: Arc::new(meter),
             plan,

@@ -16,9 +16,10 @@ use flower_api::{
     wire::{Problem, code},
 };
 use flower_engine::{
-    BundleError, CallError, Deadline, Deployment, Evaluated, Isolate, Limits, ReadSet, Stamp, View,
-    ViewError,
+    BundleError, CallError, Cost, Deadline, Deployment, Evaluated, Isolate, Limits, PatchBuilder,
+    ReadSet, Stamp, View, ViewError,
     deploy::{self, PageTask},
+    import::Roots,
     js,
 };
 use parking_lot::Mutex;
@@ -291,6 +292,7 @@ impl Workers {
                 limits,
                 desk,
                 kept: None,
+                cost: None,
                 building: None,
             });
             let _ = done.send(work(isolates, &deadline));
@@ -366,6 +368,7 @@ pub struct Isolates {
     /// Of the deployment whose build is under way, beside the one that runs; with the revision
     /// that began the build.
     building: Option<(String, Revision, Isolate)>,
+    cost: Option<Cost>,
 }
 
 /// One evaluation.
@@ -400,9 +403,42 @@ impl Isolates {
             Purpose::Query => Isolate::query,
             Purpose::Mutation => Isolate::mutate,
         };
-        evaluate(
+        let evaluated = evaluate(
             isolate, call.name, call.args, call.view, call.stamp, deadline,
-        )
+        );
+        self.cost = evaluated.as_ref().ok().map(|done| done.cost);
+        evaluated
+    }
+
+    /// What the last evaluation used, when it ended well; taken.
+    pub fn take_cost(&mut self) -> Option<Cost> {
+        self.cost.take()
+    }
+
+    /// Loads the deployment with this hash, unless it is.
+    ///
+    /// # Errors
+    /// See [`CallError`].
+    pub fn warm(&mut self, view: &dyn View, hash: &str) -> Result<(), CallError> {
+        self.isolate(view, hash).map(drop)
+    }
+
+    /// Stores cells for their own sake, in the deployment with this hash.
+    ///
+    /// # Errors
+    /// See [`CallError`].
+    pub fn store(
+        &mut self,
+        hash: &str,
+        roots: &Roots,
+        view: Arc<dyn View>,
+        stamp: Stamp,
+        deadline: &Deadline,
+    ) -> Result<PatchBuilder, CallError> {
+        *self.desk.bundle.lock() = Some(hash.to_owned());
+        let isolate = self.isolate(&*view, hash)?;
+        let (patch, _) = isolate.store(roots, view, stamp, deadline)?;
+        Ok(patch)
     }
 
     /// Evaluates the derived values of a page of a build.
@@ -520,7 +556,8 @@ fn load_too_slow(wall_ms: u64) -> Problem {
     .setting("FLOWER_LIMIT_WALL_MS")
 }
 
-fn no_worker() -> Problem {
+/// No worker took a call in its time.
+pub(crate) fn no_worker() -> Problem {
     Problem::new(
         504,
         code::TIMEOUT,

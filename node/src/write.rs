@@ -330,6 +330,7 @@ impl Driver {
         let span = span.unwrap_or_else(Span::none);
         let preparation = async move {
             let (consensus, retention_ms) = (parts.consensus.clone(), parts.retention_ms);
+            let metrics = parts.metrics.clone();
             let prepared = parts.workers.run(
                 Purpose::Mutation,
                 None,
@@ -340,7 +341,12 @@ impl Driver {
                         true => newest,
                         false => Arc::new(Overlay::new(newest, overlay)),
                     };
-                    prepare::prepare(isolates, view, &work, drawn, retention_ms, deadline)
+                    let done =
+                        prepare::prepare(isolates, view, &work, drawn, retention_ms, deadline);
+                    if let Some(cost) = isolates.take_cost() {
+                        metrics.propagation(&cost);
+                    }
+                    done
                 },
             );
             let (outcome, reads) = match prepared.await {

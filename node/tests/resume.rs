@@ -168,6 +168,17 @@ async fn checker(
     model
 }
 
+/// A running checker, and how often it has resumed.
+fn start_checker(
+    nodes: &[Http],
+    frames: usize,
+    stop: &Arc<AtomicBool>,
+) -> (tokio::task::JoinHandle<Model>, Arc<AtomicUsize>) {
+    let resumed = Arc::new(AtomicUsize::new(0));
+    let checker = checker(nodes.to_vec(), frames, stop.clone(), resumed.clone());
+    (tokio::spawn(checker), resumed)
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_state_seen_is_a_real_one_in_order_and_the_last_is_the_newest() {
     let mut serve = quick();
@@ -189,13 +200,7 @@ async fn every_state_seen_is_a_real_one_in_order_and_the_last_is_the_newest() {
         .collect();
     // One cut after every frame (the first is `open`, without news), others later.
     let done = Arc::new(AtomicBool::new(false));
-    let checkers: Vec<_> = [1, 2, 3, 9]
-        .map(|frames| {
-            let resumed = Arc::new(AtomicUsize::new(0));
-            let checker = checker(https.clone(), frames, done.clone(), resumed.clone());
-            (tokio::spawn(checker), resumed)
-        })
-        .into();
+    let checkers = [1, 2, 3, 9].map(|frames| start_checker(&https, frames, &done));
 
     let grown = async |by: usize| {
         let before = history.lock().len();

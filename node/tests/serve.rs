@@ -248,6 +248,21 @@ async fn read_classes_are_served_as_asked() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_is_to_stop_says_which_answer_is_a_connections_last() {
+    let node = TestNode::serving(APP, quick()).await;
+    let closes = async |h2| {
+        let http = Http::new(node.http.calls, node.http.admin, h2);
+        let got = http.query("read", "local", json!({ "name": "a" })).await;
+        got.ok();
+        got.header("connection") == "close"
+    };
+    assert!(!closes(false).await && !closes(true).await);
+    node.http.admin_post(path::PREPARE_STOP, &json!({})).await;
+    assert!(closes(false).await, "HTTP/1.1 has no other way");
+    assert!(!closes(true).await, "HTTP/2 has GOAWAY");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn bad_requests_get_clear_refusals() {
     let node = TestNode::serving(APP, quick()).await;
     for h2 in [false, true] {

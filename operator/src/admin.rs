@@ -5,12 +5,8 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use flower_api::{
-    admin::{
-        AddLearner, AdminApi, AdminError, Bootstrap, Deploy, Deployed, Done, Endpoint, Fence,
-        OfMember, path,
-    },
-    report::{Identity, Report},
-    wire::Problem,
+    admin::{AdminApi, AdminError, Endpoint},
+    transport::{AdminAnswer, AdminRequest, AdminTransport, Patience},
 };
 use http::{Method, Request, StatusCode, header};
 use http_body_util::{BodyExt, Full, Limited};
@@ -19,7 +15,6 @@ use hyper_util::{
     client::legacy::{Client, connect::HttpConnector},
     rt::TokioExecutor,
 };
-use serde::{Serialize, de::DeserializeOwned};
 
 use crate::context::Connect;
 
@@ -65,29 +60,24 @@ struct HttpAdmin {
     tokens: Vec<String>,
 }
 
-impl HttpAdmin {
-    /// One call. While tokens are being rotated a node may know only an older one, so each
-    /// is tried in turn.
-    async fn call<A: Serialize + Sync, T: DeserializeOwned>(
+#[async_trait]
+impl AdminTransport for HttpAdmin {
+    /// While tokens are being rotated a node may know only an older one, so each is tried in
+    /// turn.
+    async fn exchange(
         &self,
         at: &Endpoint,
-        path: &str,
-        body: Option<&A>,
-        limit: Duration,
-    ) -> Result<T, AdminError> {
-        let garbled = |why: String| AdminError::Garbled {
-            endpoint: at.0.clone(),
-            why,
+        request: AdminRequest,
+    ) -> Result<AdminAnswer, AdminError> {
+        let limit = match request.patience {
+            Patience::Read => READ,
+            Patience::Change => CHANGE,
+            Patience::Long => DEPLOY,
         };
-        let bytes = match body {
-            Some(body) => {
-                Some(serde_json::to_vec(body).map_err(|error| garbled(error.to_string()))?)
-            }
-            None => None,
-        };
+        let body = request.body.map(Bytes::from);
         let mut answer = None;
         for token in &self.tokens {
-            let sent = self.send(at, path, bytes.clone(), token);
+            let sent = self.send(at, request.path, body.clone(), token);
             let (status, text) = tokio::time::timeout(limit, sent)
                 .await
                 .unwrap_or_else(|_| {
@@ -97,32 +87,27 @@ impl HttpAdmin {
                     })
                 })?;
             let refused = status == StatusCode::UNAUTHORIZED;
-            answer = Some((status, text));
+            answer = Some(AdminAnswer {
+                status: status.as_u16(),
+                body: text.into(),
+            });
             if !refused {
                 break;
             }
         }
-        let (status, text) = answer.ok_or_else(|| garbled("no token to show".to_owned()))?;
-        if status.is_success() {
-            return serde_json::from_slice(&text).map_err(|error| garbled(error.to_string()));
-        }
-        match serde_json::from_slice::<Problem>(&text) {
-            Ok(problem) => Err(AdminError::Refused(Box::new(problem))),
-            Err(_) => Err(garbled(format!(
-                "status {status}: {}",
-                String::from_utf8_lossy(&text)
-                    .chars()
-                    .take(200)
-                    .collect::<String>()
-            ))),
-        }
+        answer.ok_or_else(|| AdminError::Garbled {
+            endpoint: at.0.clone(),
+            why: "no token to show".to_owned(),
+        })
     }
+}
 
+impl HttpAdmin {
     async fn send(
         &self,
         at: &Endpoint,
         path: &str,
-        body: Option<Vec<u8>>,
+        body: Option<Bytes>,
         token: &str,
     ) -> Result<(StatusCode, Bytes), AdminError> {
         let unreachable = |why: String| AdminError::Unreachable {
@@ -139,7 +124,7 @@ impl HttpAdmin {
             .uri(format!("{}{path}", at.0))
             .header(header::AUTHORIZATION, format!("Bearer {token}"))
             .header(header::CONTENT_TYPE, "application/json")
-            .body(Full::new(Bytes::from(body.unwrap_or_default())))
+            .body(Full::new(body.unwrap_or_default()))
             .map_err(|error| unreachable(error.to_string()))?;
         let response = self
             .client
@@ -162,35 +147,4 @@ fn root_cause(error: &dyn std::error::Error) -> String {
         cause = next;
     }
     cause.to_string()
-}
-
-#[async_trait]
-impl AdminApi for HttpAdmin {
-    async fn identity(&self, at: &Endpoint) -> Result<Identity, AdminError> {
-        self.call::<(), _>(at, path::IDENTITY, None, READ).await
-    }
-    async fn report(&self, at: &Endpoint) -> Result<Report, AdminError> {
-        self.call::<(), _>(at, path::REPORT, None, READ).await
-    }
-    async fn bootstrap(&self, at: &Endpoint, call: &Bootstrap) -> Result<Done, AdminError> {
-        self.call(at, path::BOOTSTRAP, Some(call), CHANGE).await
-    }
-    async fn add_learner(&self, at: &Endpoint, call: &AddLearner) -> Result<Done, AdminError> {
-        self.call(at, path::ADD_LEARNER, Some(call), CHANGE).await
-    }
-    async fn promote(&self, at: &Endpoint, call: &OfMember) -> Result<Done, AdminError> {
-        self.call(at, path::PROMOTE, Some(call), CHANGE).await
-    }
-    async fn remove(&self, at: &Endpoint, call: &OfMember) -> Result<Done, AdminError> {
-        self.call(at, path::REMOVE, Some(call), CHANGE).await
-    }
-    async fn transfer(&self, at: &Endpoint, call: &OfMember) -> Result<Done, AdminError> {
-        self.call(at, path::TRANSFER, Some(call), CHANGE).await
-    }
-    async fn formed(&self, at: &Endpoint, fence: &Fence) -> Result<Done, AdminError> {
-        self.call(at, path::FORMED, Some(fence), CHANGE).await
-    }
-    async fn deploy(&self, at: &Endpoint, call: &Deploy) -> Result<Deployed, AdminError> {
-        self.call(at, path::DEPLOY, Some(call), DEPLOY).await
-    }
 }

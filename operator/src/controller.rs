@@ -37,6 +37,7 @@ pub mod health;
 pub mod observe;
 pub mod observed;
 pub mod pass;
+pub mod pinned;
 pub mod plan;
 pub mod raft_view;
 pub mod status;

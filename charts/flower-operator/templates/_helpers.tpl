@@ -29,6 +29,18 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{ .Values.nodeImage.repository }}:{{ .Values.nodeImage.tag | default .Chart.AppVersion }}
 {{- end -}}
 
+{{/* What the operator may read of what is in no namespace, each rule with its reason. */}}
+{{- define "flower-operator.clusterRules" -}}
+# Where a volume can be used, and whether that node still exists: a member whose node was
+# deleted for good is replaced. Without these two rules it waits for its node for ever.
+- apiGroups: [""]
+  resources: [persistentvolumes]
+  verbs: [get]
+- apiGroups: [""]
+  resources: [nodes]
+  verbs: [list]
+{{- end -}}
+
 {{/* What the operator may do with objects of a namespace, each rule with its reason. */}}
 {{- define "flower-operator.rules" -}}
 # The objects that the operator works for.

@@ -11,7 +11,7 @@ use crate::programs;
 use crate::progress::wait_for;
 use crate::run::run;
 
-/// Service accounts at Metadata level; nobody else. The RBAC test reads this.
+/// Service accounts at Metadata level, and who gives and takes roles. The RBAC test reads this.
 const AUDIT_POLICY: &str = "apiVersion: audit.k8s.io/v1
 kind: Policy
 omitStages: [RequestReceived]
@@ -20,6 +20,9 @@ rules:
   userGroups: [\"system:serviceaccounts:kube-system\"]
 - level: Metadata
   userGroups: [\"system:serviceaccounts\"]
+- level: Metadata
+  verbs: [create, delete, patch, update]
+  resources: [{group: rbac.authorization.k8s.io}]
 - level: None
 ";
 

@@ -13,6 +13,7 @@ pub mod containerd;
 pub mod controllers;
 pub mod coredns;
 pub mod etcd;
+pub mod failure;
 pub mod kubelet;
 pub mod network;
 pub mod pki;

@@ -120,7 +120,8 @@ async fn pods_of(scene: &Scene) -> Result<String> {
     Ok(names.join(","))
 }
 
-async fn node_of(scene: &Scene, pod: &str) -> Result<String> {
+/// The node that a pod is on.
+pub(super) async fn node_of(scene: &Scene, pod: &str) -> Result<String> {
     let pod = scene.get("Pod", pod).await?;
     Ok(pod["spec"]["nodeName"]
         .as_str()

@@ -8,12 +8,14 @@ use crate::cluster::Scene;
 mod adoption;
 mod bad_image;
 mod cel;
+mod derived;
 mod drained;
 mod grows;
 mod helm_test;
 mod leader_killed;
 mod memory;
 mod metrics;
+mod node_lost;
 mod operator_killed;
 mod operator_quiet;
 mod quarter_hour;
@@ -25,6 +27,7 @@ mod set_deleted;
 mod storage_full;
 mod volume_lost;
 mod volume_wiped;
+mod watched;
 
 /// One test on the real cluster.
 pub struct Test {
@@ -57,8 +60,13 @@ pub const ALL: &[Test] = &[
     set_deleted::TEST,
     scales::TEST,
     restarts::TEST,
+    watched::TEST,
+    derived::REPLACED,
+    derived::BUILT,
     memory::TEST,
     drained::TEST,
+    node_lost::A_WHILE,
+    node_lost::FOR_GOOD,
     operator_killed::GROWING,
     operator_killed::CHANGING,
     operator_quiet::TEST,

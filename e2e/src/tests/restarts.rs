@@ -54,7 +54,10 @@ async fn run(scene: Scene) -> Result<String> {
 }
 
 /// Waits until every pod is another one and ready; returns the order. Never may two be down.
-async fn watch_restarts(flower: &Flower, before: &BTreeMap<String, Value>) -> Result<Vec<String>> {
+pub(super) async fn watch_restarts(
+    flower: &Flower,
+    before: &BTreeMap<String, Value>,
+) -> Result<Vec<String>> {
     let mut order: Vec<String> = Vec::new();
     let begun = std::time::Instant::now();
     loop {
@@ -87,7 +90,8 @@ async fn watch_restarts(flower: &Flower, before: &BTreeMap<String, Value>) -> Re
     }
 }
 
-async fn uids(flower: &Flower) -> Result<BTreeMap<String, Value>> {
+/// The uid of each pod, once there are three.
+pub(super) async fn uids(flower: &Flower) -> Result<BTreeMap<String, Value>> {
     wait_for("three pods", Duration::from_secs(30), || async {
         let pods = flower.pods().await?;
         ensure!(pods.len() == 3, "there are {}", pods.len());

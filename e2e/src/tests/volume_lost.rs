@@ -4,11 +4,12 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use flower_api::report::Report;
 use serde_json::json;
 
 use super::Test;
 use crate::cluster::Scene;
-use crate::flower::Flower;
+use crate::flower::{Flower, LEDGER};
 use crate::progress::wait_for;
 use crate::workload::Workload;
 
@@ -28,14 +29,14 @@ pub const LEADER: Test = Test {
     run: |scene| Box::pin(run(scene, true)),
 };
 
-async fn run(scene: Scene, of_leader: bool) -> Result<String> {
-    let flower = Flower::new(&scene, "db");
-    flower
-        .apply(json!({"replicas": 3, "snapshot": {"afterLogBytes": "1Mi"}}))
-        .await?;
+/// Applies a cluster with a short log and writes to it until its log is purged: nothing but an
+/// image brings a new member up to date then. Answers the writers and the leader's report.
+pub(super) async fn purged(flower: &Flower, source: &str) -> Result<(Workload, Report)> {
+    let spec = json!({"replicas": 3, "snapshot": {"afterLogBytes": "1Mi"}});
+    flower.apply_app(source, spec).await?;
     flower.ready(Duration::from_secs(180)).await?;
-    let work = Workload::start(&flower, 4, Duration::from_millis(2)).await?;
-    let before = wait_for("the log is purged", Duration::from_secs(180), || async {
+    let work = Workload::start(flower, 4, Duration::from_millis(2)).await?;
+    let report = wait_for("the log is purged", Duration::from_secs(180), || async {
         let (_, report) = flower.leader().await?;
         ensure!(
             report.positions.purged > 0,
@@ -45,7 +46,12 @@ async fn run(scene: Scene, of_leader: bool) -> Result<String> {
         Ok(report)
     })
     .await?;
+    Ok((work, report))
+}
 
+async fn run(scene: Scene, of_leader: bool) -> Result<String> {
+    let flower = Flower::new(&scene, "db");
+    let (work, before) = purged(&flower, LEDGER).await?;
     let (leader, _) = flower.leader().await?;
     let names: Vec<_> = (0..3).map(|ordinal| flower.pod(ordinal)).collect();
     let victim = names

@@ -5,18 +5,17 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use serde_json::json;
 
 use super::Test;
+use super::volume_lost::purged;
 use crate::cluster::Scene;
-use crate::flower::Flower;
+use crate::flower::{Flower, LEDGER};
 use crate::progress::{note, wait_for};
-use crate::workload::Workload;
 
 /// See the file's head.
 pub const TEST: Test = Test {
     name: "volume-wiped",
-    in_ci: false,
+    in_ci: true,
     what: "a follower's volume wiped under its member id: refused, then replaced; the same when only the data is gone",
     run: |scene| Box::pin(run(scene)),
 };
@@ -30,17 +29,7 @@ enum Left {
 
 async fn run(scene: Scene) -> Result<String> {
     let flower = Flower::new(&scene, "db");
-    flower
-        .apply(json!({"replicas": 3, "snapshot": {"afterLogBytes": "1Mi"}}))
-        .await?;
-    flower.ready(Duration::from_secs(180)).await?;
-    let work = Workload::start(&flower, 4, Duration::from_millis(2)).await?;
-    wait_for("the log is purged", Duration::from_secs(180), || async {
-        let (_, report) = flower.leader().await?;
-        ensure!(report.positions.purged > 0, "it is not");
-        Ok(())
-    })
-    .await?;
+    let (work, _) = purged(&flower, LEDGER).await?;
     let mut saw = Vec::new();
     for left in [Left::Nothing, Left::Identity] {
         saw.push(round(&flower, left).await?);

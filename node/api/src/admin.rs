@@ -1,5 +1,6 @@
 //! The admin API: what the operator and the CLI ask of a node, and how it is fenced.
-//! Only types and the trait; clients live in the operator and in the node's crate.
+//! Only types and the trait; `transport` carries the calls out over what the operator, the
+//! node's commands and the simulation send with.
 
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
@@ -29,6 +30,14 @@ pub mod path {
     pub const TRANSFER: &str = "/v1/admin/transfer";
     /// Makes a bundle the active application.
     pub const DEPLOY: &str = "/v1/admin/deploy";
+    /// The state as lines; `cells` and `read` in the query.
+    pub const EXPORT: &str = "/v1/admin/export";
+    /// Where a cell's value comes from.
+    pub const EXPLAIN_CELL: &str = "/v1/admin/explain/cell";
+    /// What a query costs.
+    pub const EXPLAIN_QUERY: &str = "/v1/admin/explain/query";
+    /// A step of an import.
+    pub const IMPORT: &str = "/v1/admin/import";
     /// What is deployed, as this node has applied it; `null` while nothing is.
     pub const DEPLOYMENT: &str = "/v1/admin/deployment";
     /// Makes the state durable now.
@@ -173,6 +182,12 @@ pub mod code {
     pub const NOT_CAUGHT_UP: &str = "not-caught-up";
     /// The bundle was refused.
     pub const BAD_BUNDLE: &str = "bad-bundle";
+    /// The database has rows or receipts where an import needs none.
+    pub const NOT_EMPTY: &str = "not-empty";
+    /// The lines are not of an export, or do not fit its application.
+    pub const BAD_EXPORT: &str = "bad-export";
+    /// The step is not the next one.
+    pub const IMPORT_POSITION: &str = "import-position";
     /// The deployment is accepted and is being built; deploy the same again to wait for it.
     pub const BUILDING: &str = "building";
     /// The application is owned by a ConfigMap.

@@ -2,6 +2,8 @@
 //! split of memory, limits and manifests. No I/O and no tokio here.
 
 pub mod admin;
+pub mod explain;
+pub mod export;
 pub mod ids;
 pub mod limits;
 pub mod manifest;
@@ -9,6 +11,7 @@ pub mod ports;
 pub mod report;
 pub mod sizing;
 pub mod tokens;
+pub mod transport;
 pub mod watch;
 pub mod wire;
 

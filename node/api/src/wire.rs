@@ -113,6 +113,7 @@ pub mod code {
     pub const METHOD_NOT_ALLOWED: &str = "method-not-allowed";
     pub const NO_APPLICATION: &str = "no-application";
     pub const NOT_FORMED: &str = "not-formed";
+    pub const IMPORTING: &str = "importing";
     pub const IN_FLIGHT: &str = "in-flight";
     pub const KEY_EXPIRED: &str = "key-expired";
     pub const KEY_REUSED: &str = "key-reused";

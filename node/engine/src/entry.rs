@@ -23,6 +23,8 @@ pub enum EntryKind {
     Deploy,
     /// A mark of the operator: formed, owner.
     Mark,
+    /// A step of an import.
+    Import,
 }
 
 /// A log entry's payload.

@@ -88,4 +88,9 @@ pub mod meta {
     /// Latest key time (ms, u64 big endian) whose receipt may have been trimmed: a UUIDv7 key
     /// up to it is refused, never executed again.
     pub const TRIMMED: &[u8] = b"trimmed";
+    /// How far an import is that is under way: JSON of the engine's import module. While it is
+    /// there, mutations and deployments are refused.
+    pub const IMPORTING: &[u8] = b"importing";
+    /// Checksum of the export that was imported last.
+    pub const IMPORTED: &[u8] = b"imported";
 }

@@ -519,7 +519,7 @@ impl Lane {
             self.queue.pop_front()?
         };
         leading.stamp_ms = stamp_ms;
-        leading.revision = Revision(leading.revision.0 + 1);
+        leading.revision = Revision(leading.revision.max(work.above()).0 + 1);
         let drawn = Drawn {
             revision: leading.revision,
             now_ms: stamp_ms,

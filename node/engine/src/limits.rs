@@ -130,6 +130,8 @@ pub struct Cost {
     pub ranges: u64,
     /// Evaluations of derived values.
     pub cells: u64,
+    /// Height of the highest stored cell that got a new height or value; 0 without one.
+    pub height: u64,
     /// Readers of windows over several values of an index's first field that were looked at:
     /// the one part of maintenance that grows with the number of such readers.
     pub spans: u64,

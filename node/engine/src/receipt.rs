@@ -119,6 +119,21 @@ impl Fingerprint {
     }
 }
 
+impl fmt::Display for Fingerprint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&hex::encode(self.0))
+    }
+}
+
+impl FromStr for Fingerprint {
+    type Err = hex::FromHexError;
+    fn from_str(text: &str) -> Result<Self, hex::FromHexError> {
+        let mut short = [0; 16];
+        hex::decode_to_slice(text, &mut short)?;
+        Ok(Self(short))
+    }
+}
+
 /// JSON with the fields of objects in order and no white space.
 fn canonical(value: &serde_json::Value, out: &mut String) {
     match value {
@@ -220,7 +235,7 @@ impl Receipt {
         postcard::to_extend(&stored, out).expect("postcard into a vector")
     }
 
-    fn decode(bytes: &[u8]) -> Result<Self, ViewError> {
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, ViewError> {
         let bad = |why: String| ViewError(format!("a stored receipt is damaged: {why}"));
         let (revision, rest) = bytes
             .split_first_chunk::<8>()
@@ -365,7 +380,7 @@ fn key_expired(key: &IdempotencyKey, retention_ms: u64) -> Problem {
 }
 
 /// The latest key time whose receipt may have been trimmed.
-fn trimmed_ms(view: &dyn View) -> Result<Option<u64>, ViewError> {
+pub(crate) fn trimmed_ms(view: &dyn View) -> Result<Option<u64>, ViewError> {
     view.get(Space::Meta, meta::TRIMMED)?
         .map(|bytes| {
             <[u8; 8]>::try_from(&bytes[..])

@@ -134,6 +134,14 @@ impl PatchBuilder {
     ) -> btree_map::Range<'_, (Space, Bytes), Option<Bytes>> {
         self.writes.range(bounds(space, from, to))
     }
+    /// Bytes of keys and values, as of the sealed patch.
+    pub fn size(&self) -> u64 {
+        let sizes = self
+            .writes
+            .iter()
+            .map(|((_, key), value)| (key.len() + value.as_ref().map_or(0, Bytes::len) + 2) as u64);
+        sizes.sum()
+    }
     /// Number of keys written.
     pub fn len(&self) -> usize {
         self.writes.len()

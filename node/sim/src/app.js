@@ -1,12 +1,24 @@
 // The application of simulated worlds. Every write carries a serial that nobody else uses and
 // leaves a trace of it; every read tells serials and versions.
-import { fault, mutation, query, t, table } from "@flower/sdk";
+import { derived, fault, mutation, query, t, table } from "@flower/sdk";
 
 table("registers", { key: t.text(40), serial: t.int(), version: t.int() }, {
   indexes: { byKey: ["key"] },
 });
 table("accounts", { name: t.text(40), balance: t.int() }, { indexes: { byName: ["name"] } });
 table("traces", { serial: t.int() }, { indexes: { bySerial: ["serial"] } });
+
+// Lists that only grow, and two values kept of each: how long it is, and what is in it. The
+// second reads the first, so that a change goes through both.
+const lists = table("lists", { name: t.text(40) }, { indexes: { byName: ["name"] } });
+const items = table("items", { list: t.id(lists), position: t.int(), serial: t.int() }, {
+  indexes: { byList: ["list", "position"] },
+});
+const long = derived("long", { list: t.id(lists) }, t.int(0), (db, { list }) =>
+  db.items.byList.range({ list }).sum(() => 1));
+const holds = derived("holds", { list: t.id(lists) }, t.int(0), (db, key, get) =>
+  get(long, key) * 1_000_000 + db.items.byList.range({ list: key.list }).sum((item) => item.serial),
+{ materialize: { each: lists } });
 
 const trace = (tx, serial) => tx.traces.insert({ serial });
 
@@ -51,6 +63,27 @@ export const transfer = mutation(
     return null;
   },
 );
+
+// Puts a serial at the end of a list; answers its place.
+export const append = mutation(
+  { args: { name: t.text(40), serial: t.int() }, returns: t.int() },
+  (tx, { name, serial }) => {
+    trace(tx, serial);
+    const list = tx.lists.byName.range({ name }).first()?.id ?? tx.lists.insert({ name });
+    const last = tx.items.byList.range({ list }).desc().first();
+    const position = last ? last.position + 1 : 1;
+    tx.items.insert({ list, position, serial });
+    return position;
+  },
+);
+
+// All lists: name, places and serials, and what is kept of them.
+export const catalogue = query((db) =>
+  db.lists.byName.range().all().map(({ id, name }) => ({
+    name,
+    items: db.items.byList.range({ list: id }).all().map((item) => [item.position, item.serial]),
+    holds: db.get(holds, { list: id }),
+  })));
 
 // A register; serial and version 0 when it was never set.
 export const get = query({ args: { key: t.text(40) } }, (db, { key }) => {

@@ -21,9 +21,24 @@ struct Inner {
     hash: u64,
     counted: u64,
     events: VecDeque<String>,
+    /// Everything that went into the hash, when that is wanted.
+    trace: Option<Vec<(u64, String)>>,
 }
 
+/// Of a frame, so much is shown in a trace.
+const SHOWN: usize = 600;
+
 impl Audit {
+    /// From now on keeps what goes into the hash, for [`Audit::take_trace`].
+    pub fn trace(&self) {
+        self.inner().trace = Some(Vec::new());
+    }
+
+    /// The hash after each step, and the step in words.
+    pub fn take_trace(&self) -> Vec<(u64, String)> {
+        self.inner().trace.take().unwrap_or_default()
+    }
+
     fn inner(&self) -> MutexGuard<'_, Inner> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -37,6 +52,15 @@ impl Audit {
         hash = xxh3_64_with_seed(&now.to_le_bytes(), hash);
         inner.hash = xxh3_64_with_seed(data, hash);
         inner.counted += 1;
+        let hash = inner.hash;
+        if let Some(trace) = &mut inner.trace {
+            let shown = String::from_utf8_lossy(&data[..data.len().min(SHOWN)]);
+            let bytes = data.len();
+            trace.push((
+                hash,
+                format!("{now} us, {kind} of {host}, {bytes} bytes: {shown:?}"),
+            ));
+        }
     }
 
     /// The hash so far, and how much went into it.

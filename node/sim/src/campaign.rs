@@ -16,7 +16,8 @@ use flower_store::{
     sabotage::{self, Break},
 };
 use rand::rngs::StdRng;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
 
 use crate::{
     APP,
@@ -25,7 +26,7 @@ use crate::{
     cluster::Cluster,
     entropy,
     faults::{self, Faults},
-    history::{Call, History, Op, Outcome},
+    history::{History, Op, Outcome},
     http::Http,
     kube::Kube,
     kubelet,
@@ -33,6 +34,7 @@ use crate::{
     operator::{self, host},
     plan::{Fault, NODES_MAX, Plan},
     watch,
+    watcher::{self, Current, Watched},
     workload::{Clients, MONEY},
     world::{ADMIN_TOKEN, Shape, World},
 };
@@ -57,10 +59,12 @@ pub struct Settings {
     pub broken: Option<Break>,
     /// Nodes' logs go to standard error.
     pub log: bool,
+    /// Keeps all that goes into the hash.
+    pub trace: bool,
 }
 
 /// What came of it.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Verdict {
     /// The seed.
     pub seed: u64,
@@ -79,20 +83,27 @@ pub struct Verdict {
     /// Of them, answered reads.
     pub read: usize,
     /// States that were reached, and how often.
-    pub reached: BTreeMap<&'static str, u64>,
+    pub reached: BTreeMap<String, u64>,
     /// What was violated.
     pub failure: Option<String>,
     /// The plan and the last events, when something was.
     pub story: Vec<String>,
+    /// The hash after each step, and the step, when that was wanted.
+    #[serde(skip)]
+    pub trace: Vec<(u64, String)>,
 }
 
-/// Runs one world.
+/// Runs one world. One process runs one world only: what libraries keep for a whole process
+/// would make the second one another.
 pub fn run(settings: Settings) -> Verdict {
     entropy::with_seed(settings.seed, || {
         sabotage::set(settings.broken);
         sabotage::take_reached();
         let plan = Plan::from_seed(settings.seed, settings.seconds);
         let mut driver = Driver::new(plan);
+        if settings.trace {
+            driver.world.audit.trace();
+        }
         let _logs = watch::logs(&driver.world.audit, settings.log);
         let ended = catch_unwind(AssertUnwindSafe(|| driver.live()));
         let failure = match ended {
@@ -146,10 +157,12 @@ impl Driver {
             hosts: (0..plan.replicas).map(host).collect(),
             history: History::default(),
             serial: Arc::new(AtomicU64::new(0)),
+            watched: Watched::default(),
             stop: Arc::new(AtomicBool::new(false)),
         };
         let mut others = vec!["op".to_owned()];
         others.extend((0..plan.workload.clients).map(client));
+        others.extend((0..plan.workload.watchers).map(watcher));
         let rng = world.seeds.child("faults").rng();
         let faults = Faults::new(rng, plan.latency_ms, plan.disk_bytes, others);
         Self {
@@ -181,6 +194,7 @@ impl Driver {
                 all.run(number + 1, at, audit, seeds).await;
             });
         }
+        self.spawn_watchers();
         let accounts = self.plan.workload.accounts as usize;
         self.until("accounts are open", FORMS, |driver| {
             let ops = driver.clients.history.ops();
@@ -191,6 +205,18 @@ impl Driver {
         self.faults.heal(&mut self.world, &self.kube);
         self.recover()?;
         self.judge()
+    }
+
+    fn spawn_watchers(&mut self) {
+        for number in 0..self.plan.workload.watchers {
+            let (name, audit) = (watcher(number), self.world.audit.clone());
+            let rng = self.world.seeds.child(&name).rng();
+            let clients = self.clients.clone();
+            let at = name.clone();
+            self.world.spawn(&name, async move {
+                watcher::run(number, at, audit, rng, clients).await;
+            });
+        }
     }
 
     /// The faults, each at its time.
@@ -225,12 +251,35 @@ impl Driver {
         })?;
         self.until("all nodes hold the same state", HEALS, |driver| {
             driver.is_same() && driver.is_whole()
+        })?;
+        self.told_the_last()
+    }
+
+    /// Every watch is told the last state of what it watches.
+    fn told_the_last(&mut self) -> Result<(), String> {
+        let hosts = self.clients.hosts.clone();
+        let last = self.script("last", move |cluster| async move {
+            let key = json!({ "key": watcher::KEY });
+            let register = cluster.read(&hosts, "get", "fresh", &key).await;
+            let lists = cluster.read(&hosts, "catalogue", "fresh", &json!({})).await;
+            (register, lists)
+        })?;
+        let part = |name: &str| last.0[name].as_u64().unwrap_or(u64::MAX);
+        let last = Current {
+            register: Some((part("serial"), part("version"))),
+            lists: serde_json::from_value(last.1).ok(),
+        };
+        self.until("every watch is told the last", HEALS, |driver| {
+            let current = driver.clients.watched.current();
+            current.iter().all(|told| *told == last)
         })
     }
 
     fn judge(&mut self) -> Result<(), String> {
         let hosts = self.clients.hosts.clone();
-        let traces = self.script(move |cluster| async move { cluster.traces(&hosts).await })?;
+        let traces = self.script("judge", move |cluster| async move {
+            cluster.traces(&hosts).await
+        })?;
         for (name, live) in self.world.registry.running() {
             let Some(consensus) = live.consensus else {
                 continue;
@@ -239,6 +288,9 @@ impl Driver {
             let recount = view.recount().map_err(|e| format!("{name}: {e}"))?;
             if recount.checksum != view.checksum() {
                 return Err(format!("{name}: the checksum is not that of its records"));
+            }
+            if let Some(wrong) = check::derived::judge(&*view) {
+                return Err(format!("{name}: {wrong}"));
             }
         }
         let ops = self.clients.history.ops();
@@ -253,12 +305,13 @@ impl Driver {
     /// Runs a program on a host of its own while the world goes on as ever.
     fn script<T: 'static, F: Future<Output = T> + 'static>(
         &mut self,
+        name: &str,
         work: impl FnOnce(Cluster) -> F,
     ) -> Result<T, String> {
         let done = Arc::new(Mutex::new(None));
         let tell = done.clone();
-        let work = work(Cluster::new("judge", &self.world.audit));
-        self.world.spawn("judge", async move {
+        let work = work(Cluster::new(name, &self.world.audit));
+        self.world.spawn(name, async move {
             let value = work.await;
             *tell.lock().unwrap_or_else(PoisonError::into_inner) = Some(value);
         });
@@ -308,6 +361,9 @@ impl Driver {
             }
         }
         if let Some(why) = self.observer.look(&self.world) {
+            return Err(why);
+        }
+        if let Some(why) = self.clients.watched.wrong() {
             return Err(why);
         }
         let accepted = self.accepted.lock().unwrap_or_else(PoisonError::into_inner);
@@ -423,18 +479,22 @@ impl Driver {
     fn verdict(&mut self, failure: Option<String>) -> Verdict {
         let ops = self.clients.history.ops();
         let count = |fits: &dyn Fn(&Op) -> bool| ops.iter().filter(|op| fits(op)).count();
-        let mut reached = sabotage::take_reached();
-        reached.extend(self.observer.reached());
+        let mut states = sabotage::take_reached();
+        states.extend(self.observer.reached());
+        let watched = self.clients.watched.reached();
+        states.extend(watched.into_iter().filter(|(_, count)| *count > 0));
         if ops.iter().any(|op| op.replays > 0) {
-            reached.insert("receipt replayed", 1);
+            states.insert("receipt replayed", 1);
         }
+        let named = states.into_iter();
+        let reached = named.map(|(state, count)| (state.to_owned(), count));
         let mut digests = Vec::new();
         for place in self.world.places.values() {
             digests.extend(place.disk.digest().to_le_bytes());
         }
         self.world.audit.record("disks", "", &digests);
         let (hash, hashed) = self.world.audit.hash();
-        let writes = |op: &Op| matches!(op.call, Call::Put { .. } | Call::Transfer { .. });
+        let writes = |op: &Op| op.call.serial().is_some();
         let mut story = Vec::new();
         if failure.is_some() {
             story.extend(self.plan.to_string().lines().map(ToOwned::to_owned));
@@ -448,12 +508,20 @@ impl Driver {
             calls: ops.len(),
             written: count(&|op| writes(op) && matches!(op.outcome, Outcome::Written { .. })),
             unknown: count(&|op| writes(op) && op.outcome == Outcome::Unknown),
-            read: count(&|op| matches!(op.outcome, Outcome::Read { .. } | Outcome::Snapshot(_))),
-            reached,
+            read: count(&|op| {
+                let class = op.call.class();
+                class.is_some() && op.ended.is_some() && op.outcome != Outcome::None
+            }),
+            reached: reached.collect(),
             failure,
             story,
+            trace: self.world.audit.take_trace(),
         }
     }
+}
+
+fn watcher(number: u32) -> String {
+    format!("watcher{number}")
 }
 
 fn client(number: u32) -> String {

@@ -6,7 +6,7 @@ use std::{
     net::SocketAddr,
     pin::Pin,
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicI64, AtomicU64, Ordering},
     },
     task::{Context, Poll},
@@ -14,7 +14,7 @@ use std::{
 };
 
 use flower_node::env::{
-    ByteStream, Clock, Env, Fut, Listener, Mono, Net, NoProbe, RealClock, SeedTree, Tasks,
+    ByteStream, Clock, Env, Fut, LaneId, Listener, Mono, Net, NoProbe, SeedTree, Tasks,
 };
 use flower_store::SimDisk;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -30,10 +30,57 @@ pub struct Controls(Arc<Settings>);
 struct Settings {
     wall_ms: AtomicI64,
     slow: AtomicU64,
+    slow_log: AtomicU64,
+    /// The monotonic clock: its reading at a true time, and how fast it goes from there on.
+    drift: Mutex<Option<Drift>>,
     stalled_until_ms: AtomicU64,
 }
 
+#[derive(Clone, Copy)]
+struct Drift {
+    since: Duration,
+    read: Duration,
+    permille: u64,
+}
+
+impl Drift {
+    fn at(self, now: Duration) -> Duration {
+        self.read
+            + now
+                .saturating_sub(self.since)
+                .mul_f64(self.permille as f64 / 1_000.0)
+    }
+}
+
 impl Controls {
+    /// Lets the monotonic clock go at so many thousandths of the true speed from now on.
+    pub fn set_drift(&self, permille: u64) {
+        let (since, read) = (now(), self.mono());
+        let drift = Drift {
+            since,
+            read,
+            permille,
+        };
+        *self.0.drift.lock().unwrap_or_else(PoisonError::into_inner) = Some(drift);
+    }
+    fn drift(&self) -> Option<Drift> {
+        *self.0.drift.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+    fn mono(&self) -> Duration {
+        self.drift().map_or(now(), |drift| drift.at(now()))
+    }
+    /// How long a wait on the monotonic clock takes.
+    fn truly(&self, wait: Duration) -> Duration {
+        let permille = self.drift().map_or(1_000, |drift| drift.permille);
+        match permille {
+            1_000 => wait,
+            permille => wait.saturating_mul(1_000) / permille as u32,
+        }
+    }
+    /// Makes every job of the log's lane take so many milliseconds more, at most.
+    pub fn set_slow_log(&self, ms: u64) {
+        self.0.slow_log.store(ms, Ordering::Relaxed);
+    }
     /// Puts the wall clock so far off.
     pub fn set_wall(&self, off_ms: i64) {
         self.0.wall_ms.store(off_ms, Ordering::Relaxed);
@@ -47,8 +94,12 @@ impl Controls {
         let ms = at.as_millis() as u64;
         self.0.stalled_until_ms.store(ms, Ordering::Relaxed);
     }
-    pub(crate) fn slow_ms(&self) -> u64 {
-        self.0.slow.load(Ordering::Relaxed)
+    pub(crate) fn slow_ms(&self, lane: LaneId) -> u64 {
+        let log = match lane {
+            LaneId::Log => self.0.slow_log.load(Ordering::Relaxed),
+            _ => 0,
+        };
+        log.max(self.0.slow.load(Ordering::Relaxed))
     }
     pub(crate) fn stalled(&self) -> Duration {
         let until = self.0.stalled_until_ms.load(Ordering::Relaxed);
@@ -61,10 +112,7 @@ impl Controls {
 pub fn env(seeds: SeedTree, name: &str, disk: &SimDisk, audit: &Audit, controls: &Controls) -> Env {
     let name: Arc<str> = name.into();
     Env {
-        clock: Arc::new(SimClock {
-            mono: RealClock::new(),
-            controls: controls.clone(),
-        }),
+        clock: Arc::new(SimClock::new(controls)),
         net: Arc::new(SimNet {
             name: name.clone(),
             audit: audit.clone(),
@@ -77,11 +125,21 @@ pub fn env(seeds: SeedTree, name: &str, disk: &SimDisk, audit: &Audit, controls:
     }
 }
 
-/// Virtual time: tokio's clock is turmoil's inside a host; the wall clock follows it, as far
-/// off as the controls say.
-struct SimClock {
-    mono: RealClock,
+/// No point of a monotonic clock is zero.
+const MONO_BEGINS: Duration = Duration::from_secs(1);
+
+/// The world's time; the wall clock is as far off as the controls say.
+pub struct SimClock {
     controls: Controls,
+}
+
+impl SimClock {
+    /// The clock of a host.
+    pub fn new(controls: &Controls) -> Self {
+        Self {
+            controls: controls.clone(),
+        }
+    }
 }
 
 impl Clock for SimClock {
@@ -90,10 +148,11 @@ impl Clock for SimClock {
         true_ms.saturating_add_signed(self.controls.0.wall_ms.load(Ordering::Relaxed))
     }
     fn mono(&self) -> Mono {
-        self.mono.mono()
+        Mono(MONO_BEGINS + self.controls.mono())
     }
     fn sleep_until(&self, at: Mono) -> Fut<'static, ()> {
-        self.mono.sleep_until(at)
+        let wait = self.controls.truly(at - self.mono());
+        Box::pin(async move { tokio::time::sleep(wait).await })
     }
 }
 

@@ -26,6 +26,7 @@ enum Undo {
     Hold(String),
     Latency,
     Slow(String),
+    SlowLog(String),
     Capacity(String),
 }
 
@@ -44,6 +45,8 @@ pub struct Faults {
     pub bad_disks: BTreeSet<String>,
     /// The leader is to lose power when this host starts.
     ambush: Option<String>,
+    /// All are to lose power when another than this host leads, and for how long.
+    usurp: Option<(Option<String>, u64)>,
 }
 
 impl Faults {
@@ -60,6 +63,7 @@ impl Faults {
             count: 0,
             bad_disks: BTreeSet::new(),
             ambush: None,
+            usurp: None,
         }
     }
 
@@ -84,6 +88,35 @@ impl Faults {
             self.ambush = None;
             if let Some(leader) = world.leader() {
                 self.crash(world, kube, &leader, true, 3_000);
+                self.end_cuts(world);
+            }
+        }
+        if let Some((before, ms)) = self.usurp.clone()
+            && let Some(leader) = world.leader()
+            && Some(&leader) != before.as_ref()
+        {
+            self.usurp = None;
+            self.blackout(world, kube, ms);
+        }
+    }
+
+    /// Whoever is cut off is reached again, before its time.
+    fn end_cuts(&mut self, world: &mut World) {
+        let due = self.undo.iter();
+        let cuts = due.filter(|(_, undo)| matches!(undo, Undo::Cuts(_)));
+        let keys: Vec<_> = cuts.map(|(key, _)| *key).collect();
+        for key in keys {
+            if let Some(undo) = self.undo.remove(&key) {
+                self.end(world, undo);
+            }
+        }
+    }
+
+    fn blackout(&mut self, world: &mut World, kube: &Kube, ms: u64) {
+        for (at, name) in (0..NODES_MAX).map(host).enumerate() {
+            if world.places[&name].up {
+                let late = self.rng.random_range(0..=400 * at as u64);
+                self.crash(world, kube, &name, true, ms + late);
             }
         }
     }
@@ -93,7 +126,7 @@ impl Faults {
         for undo in std::mem::take(&mut self.undo).into_values() {
             self.end(world, undo);
         }
-        self.ambush = None;
+        (self.ambush, self.usurp) = (None, None);
         let now = world.elapsed();
         for pod in kube.objects().pods.values_mut() {
             if !pod.terminating {
@@ -102,6 +135,7 @@ impl Faults {
         }
         for place in world.places.values() {
             place.disk.heal();
+            place.controls.set_drift(1_000);
         }
         world.audit.say("healed");
     }
@@ -135,6 +169,7 @@ impl Faults {
                 .net()
                 .set_max_message_latency(Duration::from_millis(self.latency_ms)),
             Undo::Slow(name) => world.places[&name].controls.set_slow(0),
+            Undo::SlowLog(name) => world.places[&name].controls.set_slow_log(0),
             Undo::Capacity(name) => world.places[&name].disk.set_capacity(self.disk_bytes),
         }
     }
@@ -176,10 +211,14 @@ impl Faults {
         match whom {
             Whom::Node(ordinal) => Some(host(ordinal)).filter(|name| running.contains(name)),
             Whom::Leader => world.leader(),
-            Whom::Follower => {
+            Whom::Follower | Whom::Near => {
                 let leader = world.leader();
                 let mut rest = running;
                 rest.retain(|name| Some(name) != leader.as_ref());
+                if whom == Whom::Near {
+                    let is_cut = |name: &String| self.cuts.iter().any(|cut| cut.0 == *name);
+                    rest.retain(|name| leader.as_ref().is_some_and(is_cut) || !is_cut(name));
+                }
                 let at = self.rng.random_range(0..rest.len().max(1));
                 rest.get(at).cloned()
             }
@@ -265,6 +304,11 @@ impl Faults {
                 world.places[name].controls.set_slow(*by_ms);
                 self.later(world, *ms, Undo::Slow(name.to_owned()));
             }
+            Fault::SlowLog { by_ms, ms, .. } => {
+                world.places[name].controls.set_slow_log(*by_ms);
+                self.later(world, *ms, Undo::SlowLog(name.to_owned()));
+            }
+            Fault::Drift { permille, .. } => world.places[name].controls.set_drift(*permille),
             Fault::FullDisk { ms, .. } => {
                 let disk = &world.places[name].disk;
                 // Below the reserve, and a little left for what is under way.
@@ -286,14 +330,8 @@ impl Faults {
     fn process(&mut self, world: &mut World, kube: &Kube, fault: &Fault, name: &str) {
         match fault {
             Fault::Crash { power, ms, .. } => self.crash(world, kube, name, *power, *ms),
-            Fault::Blackout { ms } => {
-                for (at, name) in (0..NODES_MAX).map(host).enumerate() {
-                    if world.places[&name].up {
-                        let late = self.rng.random_range(0..=400 * at as u64);
-                        self.crash(world, kube, &name, true, ms + late);
-                    }
-                }
-            }
+            Fault::Blackout { ms } => self.blackout(world, kube, *ms),
+            Fault::Usurp { ms } => self.usurp = Some((world.leader(), *ms)),
             Fault::Restart { .. } => {
                 if let Some(live) = world.registry.live(name) {
                     live.stop();
@@ -380,6 +418,8 @@ fn target(fault: &Fault) -> Option<Whom> {
         | Fault::Restart { whom }
         | Fault::Pause { whom, .. }
         | Fault::SlowDisk { whom, .. }
+        | Fault::SlowLog { whom, .. }
+        | Fault::Drift { whom, .. }
         | Fault::FullDisk { whom, .. }
         | Fault::BadDisk { whom }
         | Fault::Wipe { whom, .. }

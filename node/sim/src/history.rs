@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// A call and what is known of it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -34,6 +34,8 @@ pub enum Class {
     Session(u64),
     /// Linearizable.
     Fresh,
+    /// Told by a watch.
+    Watch,
 }
 
 /// A call.
@@ -58,6 +60,18 @@ pub enum Call {
         /// How.
         class: Class,
     },
+    /// Puts a serial at the end of a list.
+    Append {
+        /// The list.
+        list: String,
+        /// Nobody else writes this.
+        serial: u64,
+    },
+    /// Reads all lists.
+    Lists {
+        /// How.
+        class: Class,
+    },
     /// Reads all registers and accounts.
     Snapshot {
         /// How.
@@ -70,7 +84,7 @@ pub enum Call {
 pub enum Outcome {
     /// Written: the register's version, at a revision.
     Written {
-        /// Version; 0 for transfers.
+        /// Version, or place in a list; 0 for transfers.
         version: u64,
         /// Revision.
         revision: u64,
@@ -90,6 +104,8 @@ pub enum Outcome {
     },
     /// Read.
     Snapshot(Box<Snapshot>),
+    /// Read.
+    Lists(Box<Lists>),
     /// A read without an answer.
     None,
     /// A retry was answered otherwise than the call.
@@ -107,6 +123,26 @@ pub struct Snapshot {
     pub accounts: Vec<(String, i64)>,
 }
 
+/// All lists at a revision.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Lists {
+    /// Revision.
+    pub revision: u64,
+    /// The lists.
+    pub lists: Vec<List>,
+}
+
+/// One list.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct List {
+    /// Its name.
+    pub name: String,
+    /// Places and serials, as they are stored.
+    pub items: Vec<(u64, u64)>,
+    /// The value that is kept of it.
+    pub holds: u64,
+}
+
 /// The history of a world. Clones are the same one.
 #[derive(Clone, Default)]
 pub struct History(Arc<Mutex<Inner>>);
@@ -115,6 +151,28 @@ pub struct History(Arc<Mutex<Inner>>);
 struct Inner {
     clock: u64,
     ops: Vec<Op>,
+}
+
+impl Call {
+    /// The serial that a write carries.
+    pub fn serial(&self) -> Option<u64> {
+        match self {
+            Self::Put { serial, .. } | Self::Transfer { serial } | Self::Append { serial, .. } => {
+                Some(*serial)
+            }
+            Self::Get { .. } | Self::Snapshot { .. } | Self::Lists { .. } => None,
+        }
+    }
+
+    /// How a read was asked for.
+    pub fn class(&self) -> Option<Class> {
+        match self {
+            Self::Get { class, .. } | Self::Snapshot { class } | Self::Lists { class } => {
+                Some(*class)
+            }
+            Self::Put { .. } | Self::Transfer { .. } | Self::Append { .. } => None,
+        }
+    }
 }
 
 impl History {
@@ -130,8 +188,8 @@ impl History {
             client,
             at: String::new(),
             outcome: match call {
-                Call::Put { .. } | Call::Transfer { .. } => Outcome::Unknown,
-                Call::Get { .. } | Call::Snapshot { .. } => Outcome::None,
+                Call::Put { .. } | Call::Transfer { .. } | Call::Append { .. } => Outcome::Unknown,
+                Call::Get { .. } | Call::Snapshot { .. } | Call::Lists { .. } => Outcome::None,
             },
             call,
             begun: inner.clock,

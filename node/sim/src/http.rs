@@ -1,49 +1,26 @@
 //! An HTTP client over the world's sockets: one request, one answer, and a clear word on
 //! whether the request can have reached a node. It retries nothing.
 
-use std::{
-    io,
-    pin::Pin,
-    sync::Arc,
-    task::{Context, Poll},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use flower_node::env::{ByteStream, Fut, Net};
-use http::{HeaderMap, Method, Request, StatusCode, Uri, header};
+use flower_node::{
+    client::{Chunks, Stream},
+    dial::Dialer,
+};
+use http::{Method, Request, StatusCode, header};
 use http_body_util::{BodyExt, Full};
 use hyper_util::{
-    client::legacy::{
-        Client,
-        connect::{Connected, Connection},
-    },
-    rt::{TokioExecutor, TokioIo, TokioTimer},
+    client::legacy::Client,
+    rt::{TokioExecutor, TokioTimer},
 };
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use crate::{audit::Audit, env::SimNet};
+pub use flower_node::dial::Answer;
 
-/// A node that does not take a connection within this is taken for gone.
-const CONNECT_LIMIT: Duration = Duration::from_secs(1);
-
-/// An answer, whole.
-#[derive(Debug, Clone)]
-pub struct Answer {
-    /// Status.
-    pub status: StatusCode,
-    /// Headers.
-    pub headers: HeaderMap,
-    /// Body.
-    pub body: Bytes,
-}
-
-impl Answer {
-    /// A header's value.
-    pub fn header(&self, name: &str) -> Option<&str> {
-        self.headers.get(name)?.to_str().ok()
-    }
-}
+use crate::{
+    audit::Audit,
+    env::{Controls, SimClock, SimNet},
+};
 
 /// Why there is none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,7 +41,9 @@ pub struct Http {
 impl Http {
     /// A client on the host `name` that shows `token`, over HTTP/2 or HTTP/1.1.
     pub fn new(name: &str, audit: &Audit, token: &str, http2: bool) -> Self {
-        let dialer = Dialer(Arc::new(SimNet::new(name, audit)));
+        let net = Arc::new(SimNet::new(name, audit));
+        let clock = Arc::new(SimClock::new(&Controls::default()));
+        let dialer = Dialer::new(net, clock);
         let client = Client::builder(TokioExecutor::new())
             .http2_only(http2)
             .timer(TokioTimer::new())
@@ -80,6 +59,43 @@ impl Http {
         }
     }
 
+    fn request(
+        &self,
+        authority: &str,
+        method: Method,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: Bytes,
+    ) -> Request<Full<Bytes>> {
+        let mut request = Request::builder()
+            .method(method)
+            .uri(format!("http://{authority}{path}"))
+            .header(header::AUTHORIZATION, format!("Bearer {}", self.token));
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        request
+            .body(Full::new(body))
+            .expect("the simulation's own requests are requests")
+    }
+
+    /// Opens an event stream; absent when it is not open within `limit`.
+    pub async fn stream(
+        &self,
+        authority: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: impl Into<Bytes>,
+        limit: Duration,
+    ) -> Option<Stream> {
+        let request = self.request(authority, Method::POST, path, headers, body.into());
+        let response = tokio::time::timeout(limit, self.client.request(request)).await;
+        let response = response.ok()?.ok()?;
+        let opened = response.status() == StatusCode::OK;
+        let chunks = Chunks::new(response.into_body(), authority);
+        opened.then(|| Stream::new(chunks))
+    }
+
     /// Sends one request to `authority` (`host:port`) and reads the whole answer.
     ///
     /// # Errors
@@ -93,16 +109,7 @@ impl Http {
         body: impl Into<Bytes>,
         limit: Duration,
     ) -> Result<Answer, NoAnswer> {
-        let mut request = Request::builder()
-            .method(method)
-            .uri(format!("http://{authority}{path}"))
-            .header(header::AUTHORIZATION, format!("Bearer {}", self.token));
-        for (name, value) in headers {
-            request = request.header(*name, *value);
-        }
-        let request = request
-            .body(Full::new(body.into()))
-            .expect("the simulation's own requests are requests");
+        let request = self.request(authority, method, path, headers, body.into());
         let exchange = async {
             let response = self.client.request(request).await.map_err(|error| {
                 if error.is_connect() {
@@ -121,64 +128,5 @@ impl Http {
         };
         let in_time = tokio::time::timeout(limit, exchange).await;
         in_time.unwrap_or(Err(NoAnswer::Lost))
-    }
-}
-
-#[derive(Clone)]
-struct Dialer(Arc<SimNet>);
-
-impl tower_service::Service<Uri> for Dialer {
-    type Response = TokioIo<Dialed>;
-    type Error = io::Error;
-    type Future = Fut<'static, io::Result<Self::Response>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, to: Uri) -> Self::Future {
-        let net = self.0.clone();
-        Box::pin(async move {
-            let authority = to.authority().map(ToString::to_string).unwrap_or_default();
-            let dialed = tokio::time::timeout(CONNECT_LIMIT, net.dial(&authority));
-            match dialed.await {
-                Ok(stream) => Ok(TokioIo::new(Dialed(stream?))),
-                Err(_) => Err(io::ErrorKind::TimedOut.into()),
-            }
-        })
-    }
-}
-
-struct Dialed(Box<dyn ByteStream>);
-
-impl Connection for Dialed {
-    fn connected(&self) -> Connected {
-        Connected::new()
-    }
-}
-
-impl AsyncRead for Dialed {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_read(cx, buf)
-    }
-}
-
-impl AsyncWrite for Dialed {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.0).poll_write(cx, buf)
-    }
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_flush(cx)
-    }
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_shutdown(cx)
     }
 }

@@ -74,7 +74,7 @@ impl SimLanes {
             while let Some(job) = jobs.recv().await {
                 let mut ms = {
                     let mut rng = rng.lock().unwrap_or_else(PoisonError::into_inner);
-                    let slow = controls.slow_ms();
+                    let slow = controls.slow_ms(lane);
                     latency_ms(lane, &mut rng) + rng.random_range(0..=slow)
                 };
                 ms += controls.stalled().as_millis() as u64;

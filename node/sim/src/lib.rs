@@ -21,8 +21,10 @@ pub mod lanes;
 pub mod node;
 pub mod operator;
 pub mod plan;
+pub mod process;
 pub mod seeds;
 pub mod watch;
+pub mod watcher;
 pub mod workload;
 pub mod world;
 

@@ -3,6 +3,7 @@
 use std::{
     collections::BTreeMap,
     io::Write,
+    path::PathBuf,
     process::ExitCode,
     time::{Duration, Instant},
 };
@@ -10,7 +11,7 @@ use std::{
 use clap::{Parser, ValueEnum};
 use flower_sim::{
     campaign::{self, Settings, Verdict},
-    seeds,
+    process, seeds,
 };
 use flower_store::sabotage::Break;
 use serde::Serialize;
@@ -45,6 +46,12 @@ struct Args {
     /// Nodes' logs to standard error.
     #[arg(long)]
     log: bool,
+    /// Writes all that goes into the hash to a file.
+    #[arg(long)]
+    trace: Option<PathBuf>,
+    /// Runs the one seed in this process; otherwise each has a process of its own.
+    #[arg(long)]
+    alone: bool,
     /// How results are printed.
     #[arg(long, value_enum, default_value_t = Output::Text)]
     output: Output,
@@ -68,7 +75,7 @@ struct Total {
     written: usize,
     unknown: usize,
     read: usize,
-    reached: BTreeMap<&'static str, u64>,
+    reached: BTreeMap<String, u64>,
     missed: Vec<&'static str>,
 }
 
@@ -82,6 +89,9 @@ fn main() -> ExitCode {
         Some(Ok(broken)) => Some(broken),
         None => None,
     };
+    if args.alone {
+        return alone(&args, broken);
+    }
     let good = match (args.breaks, broken) {
         (true, _) => Break::ALL.into_iter().fold(true, |all, broken| {
             let caught = hunt(&args, broken);
@@ -95,6 +105,26 @@ fn main() -> ExitCode {
     } else {
         ExitCode::FAILURE
     }
+}
+
+/// One world in this process.
+fn alone(args: &Args, broken: Option<Break>) -> ExitCode {
+    let seed = first_seed(args);
+    let verdict = campaign::run(Settings {
+        trace: args.trace.is_some(),
+        ..settings(args, seed, broken)
+    });
+    if let Some(path) = &args.trace {
+        let steps = verdict.trace.iter();
+        let lines: Vec<_> = steps
+            .map(|(hash, step)| format!("{hash:016x} {step}"))
+            .collect();
+        if let Err(error) = std::fs::write(path, lines.join("\n")) {
+            eprintln!("flower-sim: {} cannot be written: {error}", path.display());
+        }
+    }
+    report(args, &commit(), &verdict, Duration::ZERO);
+    ExitCode::from(u8::from(verdict.failure.is_some()))
 }
 
 fn named(name: &str) -> Result<Break, String> {
@@ -126,13 +156,7 @@ fn commit() -> String {
 fn hunt(args: &Args, broken: Break) -> bool {
     let first = args.seed.unwrap_or(1);
     for seed in first..first + args.seeds.max(1) {
-        let settings = Settings {
-            seed,
-            seconds: args.seconds,
-            broken: Some(broken),
-            log: args.log,
-        };
-        let verdict = campaign::run(settings);
+        let verdict = once(args, seed, Some(broken));
         if let Some(failure) = verdict.failure {
             println!("{}: caught by seed {seed}: {failure}", broken.name());
             return true;
@@ -163,7 +187,7 @@ fn campaign(args: &Args) -> bool {
         if enough {
             break;
         }
-        let verdict = once(args, seed);
+        let verdict = once(args, seed, None);
         report(args, &total.commit, &verdict, begun.elapsed());
         total.add(&verdict);
         seed += 1;
@@ -197,24 +221,30 @@ fn campaign(args: &Args) -> bool {
     good
 }
 
-fn once(args: &Args, seed: u64) -> Verdict {
-    let settings = Settings {
+fn once(args: &Args, seed: u64, broken: Option<Break>) -> Verdict {
+    let settings = settings(args, seed, broken);
+    let ran = std::env::current_exe().and_then(|program| {
+        if args.twice {
+            process::run_twice(&program, &settings)
+        } else {
+            process::run(&program, &settings)
+        }
+    });
+    ran.unwrap_or_else(|error| Verdict {
+        seed,
+        failure: Some(error.to_string()),
+        ..Verdict::default()
+    })
+}
+
+fn settings(args: &Args, seed: u64, broken: Option<Break>) -> Settings {
+    Settings {
         seed,
         seconds: args.seconds,
-        broken: None,
+        broken,
         log: args.log,
-    };
-    let mut verdict = campaign::run(settings);
-    if args.twice && verdict.failure.is_none() {
-        let again = campaign::run(settings);
-        if (&again.hash, again.hashed) != (&verdict.hash, verdict.hashed) {
-            verdict.failure = Some(format!(
-                "not replayed: hash {} over {}, then {} over {}",
-                verdict.hash, verdict.hashed, again.hash, again.hashed
-            ));
-        }
+        trace: false,
     }
-    verdict
 }
 
 fn report(args: &Args, commit: &str, verdict: &Verdict, elapsed: Duration) {
@@ -259,7 +289,7 @@ impl Total {
         self.unknown += verdict.unknown;
         self.read += verdict.read;
         for (state, count) in &verdict.reached {
-            *self.reached.entry(state).or_default() += count;
+            *self.reached.entry(state.clone()).or_default() += count;
         }
     }
 }

@@ -133,7 +133,7 @@ async fn observe(admin: &SimAdmin, kube: &Kube) -> Observed {
     let claims = objects.claims.iter().map(|(ordinal, claim)| {
         let view = ClaimView {
             uid: claim.uid.clone(),
-            bound: true,
+            volume: Some("volume".into()),
             terminating: claim.terminating,
             ..ClaimView::default()
         };

@@ -41,6 +41,8 @@ pub enum Whom {
     Leader,
     /// A follower.
     Follower,
+    /// A follower that the others reach.
+    Near,
 }
 
 /// One fault. Times are milliseconds.
@@ -94,6 +96,11 @@ pub enum Fault {
         /// Until the first starts again.
         ms: u64,
     },
+    /// All hosts lose power as soon as another leads than does now.
+    Usurp {
+        /// Until the first starts again.
+        ms: u64,
+    },
     /// SIGTERM, and a start.
     Restart {
         /// Whom.
@@ -108,6 +115,15 @@ pub enum Fault {
     },
     /// Every job of a lane takes longer.
     SlowDisk {
+        /// Whom.
+        whom: Whom,
+        /// At most by so much.
+        by_ms: u64,
+        /// For how long.
+        ms: u64,
+    },
+    /// Every job of the log's lane takes longer.
+    SlowLog {
         /// Whom.
         whom: Whom,
         /// At most by so much.
@@ -148,6 +164,13 @@ pub enum Fault {
         /// By so much.
         by_ms: i64,
     },
+    /// The monotonic clock goes at another speed.
+    Drift {
+        /// Whom.
+        whom: Whom,
+        /// Of the true one, thousandths.
+        permille: u64,
+    },
     /// `spec.replicas` changes.
     Scale {
         /// To.
@@ -179,7 +202,9 @@ impl Plan {
         };
         let workload = Workload {
             clients: rng.random_range(2..=6),
+            watchers: rng.random_range(1..=2),
             keys: rng.random_range(1..=6),
+            lists: rng.random_range(1..=3),
             accounts: rng.random_range(2..=5),
             think_ms: *pick(rng, &[10, 60, 200]),
             tries: *pick(rng, &[1, 4, 20]),
@@ -205,6 +230,10 @@ fn pick<'a, T>(rng: &mut StdRng, from: &'a [T]) -> &'a T {
 }
 
 fn faults(rng: &mut StdRng, replicas: u32, end_ms: u64) -> (Vec<(u64, Fault)>, u64) {
+    if rng.random_bool(0.6) {
+        let theme = rng.random_range(0..THEMES);
+        return (themed(rng, theme, replicas, end_ms), end_ms);
+    }
     // A world has a few kinds of faults and many of each: one of everything hides what only
     // a run of the same shows.
     let mut kinds: Vec<u32> = (0..KINDS).collect();
@@ -221,6 +250,154 @@ fn faults(rng: &mut StdRng, replicas: u32, end_ms: u64) -> (Vec<(u64, Fault)>, u
 }
 
 const KINDS: u32 = 20;
+const THEMES: u32 = 8;
+
+/// Faults that belong together: combinations that chance alone makes too rarely.
+fn themed(rng: &mut StdRng, theme: u32, replicas: u32, end_ms: u64) -> Vec<(u64, Fault)> {
+    let (mut at, mut all) = (300, Vec::new());
+    while at < end_ms {
+        let short = *pick(rng, &[0, 20, 100, 300]);
+        let long = *pick(rng, &[1_200, 3_000, 6_000]);
+        let (scene, pause) = match theme {
+            0 => blinks(rng, short),
+            1 => ambush(rng, replicas, short),
+            2 => deposed(rng, long),
+            3 => churn(rng, replicas, short),
+            4 => power(rng, short),
+            5 => usurper(rng, replicas, short),
+            6 => behind(rng, replicas, short),
+            _ => clocks(rng, replicas),
+        };
+        all.extend(scene.into_iter().map(|(later, fault)| (at + later, fault)));
+        at += rng.random_range(pause / 2..=pause * 3 / 2);
+    }
+    all.sort_by_key(|(at, _)| *at);
+    all
+}
+
+/// Faults by the time from the scene's beginning, and about how long until the next scene.
+type Scene = (Vec<(u64, Fault)>, u64);
+
+fn now(fault: Fault, pause: u64) -> Scene {
+    (vec![(0, fault)], pause)
+}
+
+/// The leader loses power and is back before anybody misses it.
+fn blinks(rng: &mut StdRng, short: u64) -> Scene {
+    match rng.random_range(0..4) {
+        0 => now(slow(Whom::Leader, 80, 3_000), 100),
+        _ => now(crash(Whom::Leader, true, short), 1_500),
+    }
+}
+
+/// A volume is lost while another member is behind, and the leader with it for a while.
+fn ambush(rng: &mut StdRng, replicas: u32, short: u64) -> Scene {
+    let whom = Whom::Node(rng.random_range(0..replicas));
+    let behind = Fault::Isolate {
+        whom,
+        wholly: false,
+        ms: 6_000,
+    };
+    let lost = rng.random_range(300..=2_000);
+    (vec![(0, behind), (lost, wipe(short, true))], 8_000)
+}
+
+/// Leaders that do not know yet that they are none.
+fn deposed(rng: &mut StdRng, ms: u64) -> Scene {
+    let whom = Whom::Leader;
+    match rng.random_range(0..3) {
+        0 => now(Fault::Pause { whom, ms }, 4_000),
+        _ => {
+            let wholly = false;
+            now(Fault::Isolate { whom, wholly, ms }, 3_000)
+        }
+    }
+}
+
+/// Members come and go, and old calls are heard again.
+fn churn(rng: &mut StdRng, replicas: u32, short: u64) -> Scene {
+    match rng.random_range(0..5) {
+        0 => {
+            let replicas = if replicas == 5 { 3 } else { 5 };
+            now(Fault::Scale { replicas }, 2_500)
+        }
+        1 => now(Fault::Scale { replicas }, 2_500),
+        2 => now(wipe(short, false), 3_000),
+        _ => now(Fault::StaleCall, 600),
+    }
+}
+
+/// The power fails, here and everywhere.
+fn power(rng: &mut StdRng, short: u64) -> Scene {
+    match rng.random_range(0..4) {
+        0 => now(Fault::Blackout { ms: short }, 2_500),
+        1 => now(slow(Whom::Follower, 80, 2_000), 200),
+        2 => now(crash(Whom::Leader, true, short), 800),
+        _ => now(crash(Whom::Follower, true, short), 800),
+    }
+}
+
+/// Logs are slow, and the power fails everywhere as soon as another has been elected.
+fn usurper(rng: &mut StdRng, replicas: u32, short: u64) -> Scene {
+    let by_ms = *pick(rng, &[80, 600, 2_000]);
+    let slow = |ordinal| Fault::SlowLog {
+        whom: Whom::Node(ordinal),
+        by_ms,
+        ms: 5_000,
+    };
+    let mut scene: Vec<_> = (0..replicas).map(|ordinal| (0, slow(ordinal))).collect();
+    scene.push((50, crash(Whom::Leader, true, 4_000)));
+    scene.push((60, Fault::Usurp { ms: short }));
+    (scene, 5_000)
+}
+
+/// A member whose log is slow loses power while its state runs ahead.
+fn behind(rng: &mut StdRng, replicas: u32, short: u64) -> Scene {
+    let whom = Whom::Node(rng.random_range(0..replicas));
+    let slow = Fault::SlowLog {
+        whom,
+        by_ms: *pick(rng, &[80, 600, 2_000]),
+        ms: 3_000,
+    };
+    let cut = rng.random_range(100..=2_500);
+    (vec![(0, slow), (cut, crash(whom, true, short))], 2_500)
+}
+
+/// Clocks run at different speeds and step, while leaders are cut off.
+fn clocks(rng: &mut StdRng, replicas: u32) -> Scene {
+    let whom = Whom::Node(rng.random_range(0..replicas));
+    match rng.random_range(0..3) {
+        0 => {
+            let (wholly, ms) = (false, 3_000);
+            let whom = Whom::Leader;
+            now(Fault::Isolate { whom, wholly, ms }, 2_500)
+        }
+        1 => {
+            let by_ms = rng.random_range(-4_000_000..=4_000_000);
+            now(Fault::Clock { whom, by_ms }, 500)
+        }
+        _ => {
+            let permille = *pick(rng, &[500, 900, 990, 1_010, 1_100, 2_000]);
+            now(Fault::Drift { whom, permille }, 500)
+        }
+    }
+}
+
+fn wipe(ms: u64, then_leader: bool) -> Fault {
+    Fault::Wipe {
+        whom: Whom::Near,
+        ms,
+        then_leader,
+    }
+}
+
+fn crash(whom: Whom, power: bool, ms: u64) -> Fault {
+    Fault::Crash { whom, power, ms }
+}
+
+fn slow(whom: Whom, by_ms: u64, ms: u64) -> Fault {
+    Fault::SlowDisk { whom, by_ms, ms }
+}
 
 fn fault(rng: &mut StdRng, kind: u32, replicas: u32) -> Fault {
     let whom = match rng.random_range(0..5) {
@@ -328,6 +505,9 @@ mod tests {
             "Restart",
             "Pause",
             "SlowDisk",
+            "SlowLog",
+            "Usurp",
+            "Drift",
             "FullDisk",
             "BadDisk",
             "Wipe",

@@ -18,8 +18,9 @@ use serde_json::{Value, json};
 use crate::{
     audit::Audit,
     cluster::{Cluster, Ended},
-    history::{Call, Class, History, Outcome, Snapshot},
+    history::{Call, Class, History, Lists, Outcome, Snapshot},
     http::NoAnswer,
+    watcher::Watched,
 };
 
 /// What each account begins with.
@@ -30,8 +31,12 @@ pub const MONEY: i64 = 100;
 pub struct Workload {
     /// Clients.
     pub clients: u32,
+    /// Clients that watch.
+    pub watchers: u32,
     /// Registers.
     pub keys: u32,
+    /// Lists.
+    pub lists: u32,
     /// Accounts.
     pub accounts: u32,
     /// Longest wait between calls, milliseconds.
@@ -53,6 +58,8 @@ pub struct Clients {
     pub history: History,
     /// The last serial that was given out.
     pub serial: Arc<AtomicU64>,
+    /// What watchers were told.
+    pub watched: Watched,
     /// They end when it is set.
     pub stop: Arc<AtomicBool>,
 }
@@ -124,7 +131,9 @@ impl Client {
         let writes = self.all.workload.writes;
         match self.rng.random_range(0..100) {
             n if n < writes && n % 4 == 3 => self.transfer().await,
+            n if n < writes && n % 4 == 2 => self.append().await,
             n if n < writes => self.put().await,
+            n if n % 8 == 1 => self.catalogue().await,
             n if n % 4 == 0 => self.snapshot().await,
             _ => self.get().await,
         }
@@ -154,6 +163,15 @@ impl Client {
             .history
             .begin(self.number, Call::Transfer { serial });
         self.mutate(number, "transfer", serial, &args).await;
+    }
+
+    async fn append(&mut self) {
+        let serial = self.all.serial();
+        let list = format!("l{}", self.rng.random_range(0..self.all.workload.lists));
+        let args = json!({ "name": list, "serial": serial });
+        let call = Call::Append { list, serial };
+        let number = self.all.history.begin(self.number, call);
+        self.mutate(number, "append", serial, &args).await;
     }
 
     fn register(&mut self) -> String {
@@ -265,23 +283,53 @@ impl Client {
     }
 
     async fn snapshot(&mut self) {
-        let (class, host) = (self.class(), self.host());
-        let history = self.all.history.clone();
-        let number = history.begin(self.number, Call::Snapshot { class });
-        history.update(number, |op| op.at.clone_from(&host));
-        let told = self
-            .cluster
-            .query(&host, "snapshot", &text(class), &json!({}))
-            .await;
-        let outcome = match told {
-            Ok((value, revision)) => {
-                self.seen = self.seen.max(revision);
+        let class = self.class();
+        self.read_all(
+            Call::Snapshot { class },
+            "snapshot",
+            class,
+            |value, revision| {
                 let part = |name: &str| value[name].clone();
                 Outcome::Snapshot(Box::new(Snapshot {
                     revision,
                     registers: serde_json::from_value(part("registers")).unwrap_or_default(),
                     accounts: serde_json::from_value(part("accounts")).unwrap_or_default(),
                 }))
+            },
+        )
+        .await;
+    }
+
+    async fn catalogue(&mut self) {
+        let class = self.class();
+        self.read_all(
+            Call::Lists { class },
+            "catalogue",
+            class,
+            |value, revision| {
+                let lists = serde_json::from_value(value).unwrap_or_default();
+                Outcome::Lists(Box::new(Lists { revision, lists }))
+            },
+        )
+        .await;
+    }
+
+    async fn read_all(
+        &mut self,
+        call: Call,
+        name: &str,
+        class: Class,
+        read: impl FnOnce(Value, u64) -> Outcome,
+    ) {
+        let host = self.host();
+        let history = self.all.history.clone();
+        let number = history.begin(self.number, call);
+        history.update(number, |op| op.at.clone_from(&host));
+        let (class, args) = (text(class), json!({}));
+        let outcome = match self.cluster.query(&host, name, &class, &args).await {
+            Ok((value, revision)) => {
+                self.seen = self.seen.max(revision);
+                read(value, revision)
             }
             Err(_) => Outcome::None,
         };
@@ -293,6 +341,6 @@ fn text(class: Class) -> String {
     match class {
         Class::Local => "local".into(),
         Class::Session(min) => format!("session; min={min}"),
-        Class::Fresh => "fresh".into(),
+        Class::Fresh | Class::Watch => "fresh".into(),
     }
 }

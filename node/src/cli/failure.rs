@@ -62,6 +62,11 @@ impl Failure {
         self.code
     }
 
+    /// Whether it is a refusal with this code.
+    pub(super) fn is(&self, code: &str) -> bool {
+        self.problem.as_ref().is_some_and(|p| p.code == code)
+    }
+
     /// Prints it and gives the exit code.
     pub(super) fn report(self, output: Output) -> ExitCode {
         match output {

@@ -10,6 +10,7 @@ use flower_api::{
     report::ConfigVersion,
     wire::Problem,
 };
+use flower_store::sabotage::{Break, is_broken};
 use openraft::{
     EntryPayload, Precondition, RaftMetrics, ServerState,
     async_runtime::watch::WatchReceiver,
@@ -133,6 +134,7 @@ impl Consensus {
             .fence
             .configuration
             .is_some_and(|fence| fence != current)
+            && !is_broken(Break::StaleAdminCall)
         {
             return Err(stale(current, call.fence.configuration));
         }

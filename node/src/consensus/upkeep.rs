@@ -5,6 +5,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use flower_store::sabotage::{Break, is_broken};
 use openraft::{RaftMetrics, async_runtime::watch::WatchReceiver};
 
 use super::{
@@ -136,7 +137,11 @@ impl Purge {
         };
         let metrics = self.metrics();
         let durable = self.state.checkpoint_position().map(|p| p.index);
-        let announced = metrics.snapshot.map(|id| id.index).min(durable);
+        let announced = metrics.snapshot.map(|id| id.index);
+        let announced = match is_broken(Break::PurgePastCheckpoint) {
+            false => announced.min(durable),
+            true => announced,
+        };
         let matched = slowest(&metrics);
         if self.outgoing.current().is_some() {
             return;

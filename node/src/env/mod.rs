@@ -81,11 +81,7 @@ impl Env {
 
     /// What `future` yields, or `None` when the clock reaches `deadline` first.
     pub async fn until<F: Future>(&self, deadline: Mono, future: F) -> Option<F::Output> {
-        tokio::select! {
-            biased;
-            output = future => Some(output),
-            () = self.clock.sleep_until(deadline) => None,
-        }
+        until(&*self.clock, deadline, future).await
     }
 
     /// What `future` yields, or `None` when it takes longer than `limit`.
@@ -110,6 +106,15 @@ impl Env {
             }),
         )?;
         result.await.map_err(|_| LaneGone(lane))
+    }
+}
+
+/// What `future` yields, or `None` when `clock` reaches `deadline` first.
+pub async fn until<F: Future>(clock: &dyn Clock, deadline: Mono, future: F) -> Option<F::Output> {
+    tokio::select! {
+        biased;
+        output = future => Some(output),
+        () = clock.sleep_until(deadline) => None,
     }
 }
 

@@ -22,20 +22,21 @@ use serde::{Serialize, de::DeserializeOwned};
 use super::{
     Front, Stage, Verdict,
     body::{self, Bound},
+    explain, exports,
     problem::{method_not_allowed, not_found, respond, set},
 };
 use crate::{auth::Api, env::Mono, route::Origin, service::Service};
 
 /// Bodies but for a bundle.
-const BODY: Bound = Bound {
+pub(super) const BODY: Bound = Bound {
     what: "the body",
     bytes: 64 * 1024,
     setting: "",
 };
 /// A bundle as a JSON string may take so many times its bytes, and a little around it.
-const ESCAPED: u64 = 2;
+pub(super) const ESCAPED: u64 = 2;
 /// How long an admin call may take: a transfer and its waits fit.
-const LIMIT: Duration = Duration::from_secs(30);
+pub(super) const LIMIT: Duration = Duration::from_secs(30);
 
 /// The routes of the admin port.
 pub(super) fn router(front: Front) -> Router {
@@ -53,6 +54,10 @@ pub(super) fn router(front: Front) -> Router {
         .route(path::FORMED, post(formed))
         .route(path::DEPLOY, post(deploy))
         .route(path::DEPLOYMENT, get(deployment))
+        .route(path::EXPLAIN_CELL, post(explain::cell))
+        .route(path::EXPLAIN_QUERY, post(explain::query))
+        .route(path::EXPORT, get(exports::export))
+        .route(path::IMPORT, post(exports::import))
         .route(path::CHECKPOINT, post(checkpoint))
         .route(path::PREPARE_STOP, post(prepare_stop))
         .fallback(nothing)
@@ -117,7 +122,7 @@ async fn metrics(State(front): State<Front>) -> Response {
 }
 
 /// Answers one call of the admin API: id, token, body, log line.
-async fn answer<T: Serialize, R: Future<Output = Result<T, Box<Problem>>> + Send>(
+pub(super) async fn answer<T: Serialize, R: Future<Output = Result<T, Box<Problem>>> + Send>(
     front: Front,
     request: Request,
     bound: Bound,
@@ -265,6 +270,34 @@ async fn bootstrap(State(front): State<Front>, request: Request) -> Response {
 }
 
 async fn deploy(State(front): State<Front>, request: Request) -> Response {
+    let bound = Bound {
+        what: "the call with its bundle",
+        bytes: front.0.settings.bundle_bytes * ESCAPED + BODY.bytes,
+        setting: "FLOWER_LIMIT_BUNDLE",
+    };
+    led(
+        front,
+        request,
+        bound,
+        |service, bytes, deadline| async move {
+            let call: Deploy = body::json(&bytes)?;
+            service.deploy(call, deadline).await
+        },
+    )
+    .await
+}
+
+/// A call that the leader answers: sent on to it from another node.
+pub(super) async fn led<T, R>(
+    front: Front,
+    request: Request,
+    bound: Bound,
+    run: impl FnOnce(Service, bytes::Bytes, Mono) -> R + Send,
+) -> Response
+where
+    T: Serialize + DeserializeOwned + Send,
+    R: Future<Output = Result<T, Box<Problem>>> + Send,
+{
     let (mut parts, body) = request.into_parts();
     // One id here and at the leader.
     let request_id = front.request_id(&parts);
@@ -275,20 +308,16 @@ async fn deploy(State(front): State<Front>, request: Request) -> Response {
         forwarded: parts.headers.contains_key(header::FORWARDED_BY),
         deadline: front.0.env.clock.mono() + LIMIT,
     };
+    let path = parts.uri.path().to_owned();
     let request = Request::from_parts(parts, body);
-    let bound = Bound {
-        what: "the call with its bundle",
-        bytes: front.0.settings.bundle_bytes * ESCAPED + BODY.bytes,
-        setting: "FLOWER_LIMIT_BUNDLE",
-    };
     answer(front, request, bound, |front, bytes, deadline| async move {
         let service = front.service()?;
         let above = front.0.settings.admin_above_peer;
-        if let Some(answer) = service.router.deploy_there(&bytes, &origin, above).await {
+        let there = service.router.admin_there(&path, &bytes, &origin, above);
+        if let Some(answer) = there.await {
             return answer;
         }
-        let call: Deploy = body::json(&bytes)?;
-        service.deploy(call, deadline).await
+        run(service, bytes, deadline).await
     })
     .await
 }

@@ -1,13 +1,16 @@
 //! The client API: queries, mutations, receipts. Checks what HTTP says before anything runs;
 //! answers are made here, outcomes elsewhere.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 use axum::{
     Router,
     body::Body,
     extract::{Request, State},
-    middleware,
+    middleware::{self, Next},
     response::Response,
     routing::{get, patch, post},
 };
@@ -19,7 +22,11 @@ use flower_engine::{
     lane::{Mutation, Reply},
     receipt::{Ended, Fingerprint, IdempotencyKey, Receipt, Scope},
 };
-use http::{HeaderMap, HeaderValue, StatusCode, header as standard, request::Parts};
+use http::{
+    HeaderMap, HeaderValue, StatusCode, Version,
+    header::{self as standard, CONNECTION},
+    request::Parts,
+};
 use tracing::Instrument;
 
 use super::{
@@ -31,8 +38,8 @@ use super::{
 };
 use crate::{
     auth::Api,
+    dial,
     env::Mono,
-    forward::Forwarded,
     metrics::{CallKind, CallOutcome},
     query::{canonical, is_named},
     route::{DEADLINE_MS, KEY_MINTED, Origin, Routed},
@@ -49,13 +56,27 @@ pub(super) type Answer = Result<Response, Box<Problem>>;
 /// The routes of the client port.
 pub(super) fn router(front: Front) -> Router {
     let origins = front.0.settings.cors.clone();
-    let routes = routes(front);
+    let leaving = middleware::from_fn_with_state(front.clone(), last_answer);
+    let routes = routes(front).layer(leaving);
     match origins.is_none() {
         true => routes,
         false => routes.layer(middleware::from_fn(move |request, next| {
             cors::apply(origins.clone(), request, next)
         })),
     }
+}
+
+/// A node that is about to stop tells each HTTP/1.1 connection with its answer that it was the
+/// last: a connection that is closed while it waits may be closed under the next call. HTTP/2
+/// has GOAWAY for this.
+async fn last_answer(State(front): State<Front>, request: Request, next: Next) -> Response {
+    let old = request.version() < Version::HTTP_2;
+    let mut response = next.run(request).await;
+    if old && front.0.leaving.load(Ordering::Relaxed) {
+        let close = HeaderValue::from_static("close");
+        response.headers_mut().insert(CONNECTION, close);
+    }
+    response
 }
 
 fn routes(front: Front) -> Router {
@@ -516,7 +537,7 @@ pub(super) fn json(status: StatusCode, body: impl Into<Body>) -> Response {
 }
 
 /// The leader's answer, with the headers that are of this API.
-pub(super) fn passed_on(answer: Forwarded) -> Response {
+pub(super) fn passed_on(answer: dial::Answer) -> Response {
     let mut response = Response::new(Body::from(answer.body));
     *response.status_mut() = answer.status;
     let ours = |name: &str| {

@@ -6,6 +6,8 @@ mod admin;
 mod body;
 mod calls;
 mod cors;
+mod explain;
+mod exports;
 mod health;
 mod problem;
 mod server;

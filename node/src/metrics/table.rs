@@ -153,6 +153,21 @@ pub const METRICS: &[Metric] = &[
         "Mutations prepared again because what they had read was written meanwhile.",
     ),
     histogram(
+        "flower_propagation_cells",
+        &[],
+        "Derived values evaluated by a mutation that evaluated any.",
+    ),
+    histogram(
+        "flower_propagation_height",
+        &[],
+        "Height of the highest stored derived value that such a mutation brought up to date.",
+    ),
+    counter(
+        "flower_spanning_readers_seen_total",
+        &[],
+        "Readers of windows over several values of an index's first field that were looked at.",
+    ),
+    histogram(
         "flower_log_flush_seconds",
         &[],
         "Durable commits of the log.",

@@ -21,7 +21,7 @@ use flower_api::{
     Revision,
     wire::{Problem, code},
 };
-use flower_engine::{CallError, ReadSetBuilder, Space, Stamp, View, ViewError, deploy, key::meta};
+use flower_engine::{CallError, ReadSetBuilder, Space, Stamp, View, deploy, key::meta};
 use flower_store::StateView;
 use parking_lot::{Mutex, MutexGuard};
 use rand::RngCore;
@@ -30,10 +30,11 @@ use tracing::Instrument;
 
 use crate::{
     consensus::Consensus,
-    env::{Env, Fatal, Mono},
+    env::{Env, Mono},
     prepare::no_application,
+    read::unreadable,
     watch::hub::{Bounds, Hub, Number},
-    workers::{Call, Isolates, Purpose, Workers},
+    workers::{Call, Isolates, Purpose, Workers, no_worker},
 };
 
 use board::Next;
@@ -172,7 +173,7 @@ impl Queries {
                         return Err(problem);
                     }
                 }
-                None => return Err(Box::new(too_late())),
+                None => return Err(Box::new(no_worker())),
             }
         }
     }
@@ -220,7 +221,7 @@ impl Queries {
         let deadline = self.0.env.clock.mono() + WATCH_WAIT;
         let turn = self.0.room.clone().acquire_owned();
         let Some(Ok(_turn)) = self.0.env.until(deadline, turn).await else {
-            return Err(Box::new(too_late()));
+            return Err(Box::new(no_worker()));
         };
         let flight = {
             let mut board = self.board();
@@ -301,7 +302,7 @@ impl Queries {
     /// # Errors
     /// `no-application`.
     pub fn deployment(&self, view: &StateView) -> Result<Arc<str>, Box<Problem>> {
-        let active = deploy::active(view).map_err(|e| self.unreadable(&e))?;
+        let active = deploy::active(view).map_err(|e| unreadable(&self.0.env.tasks, &e))?;
         let (hash, ..) = active.ok_or_else(|| Box::new(no_application()))?;
         Ok(hash.into())
     }
@@ -345,22 +346,13 @@ impl Queries {
                 let reads = reads.or_else(|| (problem.status < 500).then(declared_only));
                 (Err(problem), reads)
             }
-            Ok((Err(CallError::Storage(error)), _)) => return Err(self.unreadable(&error)),
+            Ok((Err(CallError::Storage(error)), _)) => {
+                return Err(unreadable(&inner.env.tasks, &error));
+            }
             Err(problem) if problem.code == code::BUDGET => (Err(*problem), None),
             Err(problem) => return Err(problem),
         };
         Ok(Arc::new(Outcome::new(key, result, reads)))
-    }
-
-    /// The state cannot be read: the node stops.
-    fn unreadable(&self, error: &ViewError) -> Box<Problem> {
-        self.0.env.tasks.fail(Fatal::new(error.to_string()));
-        Box::new(Problem::new(
-            500,
-            code::INTERNAL,
-            "Internal error",
-            "this node cannot read its state and stops; ask another one",
-        ))
     }
 }
 
@@ -396,17 +388,6 @@ async fn land(mut landing: board::Landing) -> Result<Landed, Box<Problem>> {
             Problem::new(503, code::NOT_READY, "Not ready", "this node stops").retryable(),
         )),
     }
-}
-
-fn too_late() -> Problem {
-    Problem::new(
-        504,
-        code::TIMEOUT,
-        "Timeout",
-        "no worker came free before the deadline; nothing happened",
-    )
-    .retryable()
-    .setting("FLOWER_WORKERS")
 }
 
 /// Kept by the board for every watch.

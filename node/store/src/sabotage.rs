@@ -25,11 +25,19 @@ pub enum Break {
     WrongMemberAccepted,
     /// An admin call planned against an old configuration is accepted.
     StaleAdminCall,
+    /// What a mutation read by ranges is not certified.
+    CertificateForgetsRange,
+    /// A derived value's reader records are not written.
+    ReaderRecordNotWritten,
+    /// Some of what is written is not told to watches.
+    WatchSkips,
+    /// A member without data answers elections for the one before it.
+    WipedNodeVotes,
 }
 
 impl Break {
     /// All of them.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 14] = [
         Self::LeaderRestore,
         Self::NoFlush,
         Self::VoteAfterLog,
@@ -40,6 +48,10 @@ impl Break {
         Self::MemberIdReused,
         Self::WrongMemberAccepted,
         Self::StaleAdminCall,
+        Self::CertificateForgetsRange,
+        Self::ReaderRecordNotWritten,
+        Self::WatchSkips,
+        Self::WipedNodeVotes,
     ];
 
     /// Its name on a command line.
@@ -55,6 +67,10 @@ impl Break {
             Self::MemberIdReused => "member-id-reused",
             Self::WrongMemberAccepted => "wrong-member-accepted",
             Self::StaleAdminCall => "stale-admin-call",
+            Self::CertificateForgetsRange => "certificate-forgets-range",
+            Self::ReaderRecordNotWritten => "reader-record-not-written",
+            Self::WatchSkips => "watch-skips",
+            Self::WipedNodeVotes => "wiped-node-votes",
         }
     }
 }

@@ -9,6 +9,10 @@ use crate::crd::status::FootprintStatus;
 /// Seconds between two writes.
 const INTERVAL_SECONDS: i64 = 60;
 
+/// A resident set or a file that differs by less is as it was: allocators and redb's files
+/// move by so much while nothing happens.
+const NOISE_BYTES: i64 = 4 << 20;
+
 /// The footprint to show: the old one while it is young or about right.
 pub fn compute(
     old: Option<&FootprintStatus>,
@@ -57,32 +61,38 @@ fn measure(
             i64::try_from(wide).unwrap_or(i64::MAX)
         })
     };
-    let keep =
-        |fresh: u64, before: Option<i64>| about(before, i64::try_from(fresh).unwrap_or(i64::MAX));
-    let resident_bytes = resident.map(|bytes| keep(bytes, old.and_then(|old| old.resident_bytes)));
-    let stored_bytes = keep(fullest.stored_bytes, old.map(|old| old.stored_bytes));
+    let keep = |fresh: u64, before: Option<i64>, noise: i64| {
+        about(before, i64::try_from(fresh).unwrap_or(i64::MAX), noise)
+    };
+    let resident_bytes = resident.map(|bytes| {
+        let before = old.and_then(|old| old.resident_bytes);
+        keep(bytes, before, NOISE_BYTES)
+    });
+    let stored_bytes = keep(fullest.stored_bytes, old.map(|old| old.stored_bytes), 0);
+    // The same noise, in percent of what is stored.
+    let noise = NOISE_BYTES.saturating_mul(100) / stored_bytes.max(1);
     let file_percent = percent(fullest.state_file_bytes + fullest.log_file_bytes)
-        .map(|now| about(old.and_then(|old| old.file_percent_of_stored), now));
-    let resident_percent = fullest
-        .resident_bytes
-        .and_then(percent)
-        .map(|now| about(old.and_then(|old| old.resident_percent_of_stored), now));
+        .map(|now| about(old.and_then(|old| old.file_percent_of_stored), now, noise));
+    let resident_percent = fullest.resident_bytes.and_then(percent).map(|now| {
+        let before = old.and_then(|old| old.resident_percent_of_stored);
+        about(before, now, noise)
+    });
     Some(FootprintStatus {
         at: Time(Timestamp::from_second(now.as_second()).unwrap_or(now)),
         summary: summary(resident_bytes, stored_bytes),
         resident_bytes,
         stored_bytes,
-        file_bytes: keep(files, old.map(|old| old.file_bytes)),
+        file_bytes: keep(files, old.map(|old| old.file_bytes), NOISE_BYTES),
         file_percent_of_stored: file_percent,
         resident_percent_of_stored: resident_percent,
     })
 }
 
-/// The old value while the new one is within 5 % of it; else the new one on a scale whose
-/// steps are 5 %.
-fn about(old: Option<i64>, now: i64) -> i64 {
+/// The old value while the new one is within 5 % or `noise` of it; else the new one on a scale
+/// whose steps are 5 %.
+fn about(old: Option<i64>, now: i64, noise: i64) -> i64 {
     if let Some(old) = old
-        && (now - old).abs().saturating_mul(20) <= old.abs()
+        && (now - old).abs() <= noise.max(old.abs() / 20)
     {
         return old;
     }
@@ -122,14 +132,16 @@ mod tests {
     #[test]
     fn values_are_rounded_to_about_five_percent_and_stay_while_they_are_right() {
         for value in [0, 1, 39, 41, 999, 123_456, 987_654_321] {
-            let shown = about(None, value);
+            let shown = about(None, value, 0);
             assert!(
                 (shown - value).abs() * 20 <= value.max(1),
                 "{value} -> {shown}"
             );
         }
-        assert_eq!(about(Some(1_000), 1_050), 1_000);
-        assert_ne!(about(Some(1_000), 1_100), 1_000);
+        assert_eq!(about(Some(1_000), 1_050, 0), 1_000);
+        assert_ne!(about(Some(1_000), 1_100, 0), 1_000);
+        assert_eq!(about(Some(1_000), 1_100, 100), 1_000);
+        assert_ne!(about(Some(1_000), 1_101, 100), 1_000);
     }
 
     #[test]

@@ -147,7 +147,15 @@ fn degraded(inputs: &Inputs<'_>) -> Said {
         };
         match inputs.observed.nodes.get(&ordinal) {
             None => {
-                let why = view.waiting.as_deref().unwrap_or("it has not started");
+                let claim = inputs.observed.claims.get(&ordinal);
+                let gone = claim.and_then(|claim| claim.gone_with.as_deref());
+                let why = match gone {
+                    Some(node) => format!("its volume was on node {node}, which no longer exists"),
+                    None => view
+                        .waiting
+                        .clone()
+                        .unwrap_or_else(|| "it has not started".to_owned()),
+                };
                 return (
                     true,
                     Reason::MemberMissing,

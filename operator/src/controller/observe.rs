@@ -26,6 +26,7 @@ use sha2::{Digest, Sha256};
 use super::{
     build::{self, Kind},
     observed::{AppView, AuthView, ClaimView, NodeView, Observed, PodView},
+    pinned,
     validate::ValidatedCluster,
 };
 use crate::{
@@ -52,6 +53,7 @@ pub async fn observe(
     };
     children(ctx, cluster, &mut observed).await?;
     pods_and_claims(ctx, cluster, &mut observed).await?;
+    pinned::note_gone(ctx, &mut observed).await?;
     observed.auth = auth(ctx, cluster).await?;
     (observed.app, observed.bundle) = app(ctx, cluster).await?;
     if let AuthView::Present(tokens) = &observed.auth {

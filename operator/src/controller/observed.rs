@@ -77,8 +77,11 @@ pub struct PodView {
 pub struct ClaimView {
     /// uid.
     pub uid: String,
-    /// Bound to a volume.
-    pub bound: bool,
+    /// The volume that it is bound to.
+    pub volume: Option<String>,
+    /// Its volume can be used on one node only, and no such node exists any more: the node's
+    /// name. A node that is only away is no reason for this.
+    pub gone_with: Option<String>,
     /// On its way out.
     pub terminating: bool,
     /// When it was made.
@@ -201,11 +204,13 @@ impl ClaimView {
     pub fn of(claim: &PersistentVolumeClaim) -> Self {
         Self {
             uid: claim.metadata.uid.clone().unwrap_or_default(),
-            bound: claim
+            volume: claim
                 .status
                 .as_ref()
-                .and_then(|status| status.phase.as_deref())
-                == Some("Bound"),
+                .filter(|status| status.phase.as_deref() == Some("Bound"))
+                .and(claim.spec.as_ref())
+                .and_then(|spec| spec.volume_name.clone()),
+            gone_with: None,
             terminating: claim.metadata.deletion_timestamp.is_some(),
             created: claim
                 .metadata

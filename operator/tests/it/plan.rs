@@ -326,6 +326,44 @@ fn replacing() {
             "WouldLoseQuorum",
         ),
         (
+            "a volume's node no longer exists",
+            case(Case::healthy(3, 3), |c| c.stranded(2)),
+            "remove 2",
+        ),
+        (
+            "a volume's node no longer exists, and another member is away",
+            case(Case::healthy(3, 3), |c| {
+                c.stranded(2);
+                c.silent(1);
+            }),
+            "WouldLoseQuorum",
+        ),
+        (
+            "the leader is in touch with it all the same",
+            case(Case::healthy(3, 3), |c| {
+                c.stranded(2);
+                c.lag(2).contact_ms = Some(5);
+            }),
+            "WaitingForPods",
+        ),
+        (
+            "its member was removed",
+            case(Case::healthy(3, 3), |c| {
+                c.stranded(2);
+                c.configured(&[0, 1], &[]);
+            }),
+            "delete-claim 2",
+        ),
+        (
+            "its claim is going, and its pod holds it",
+            case(Case::healthy(3, 3), |c| {
+                c.stranded(2);
+                c.configured(&[0, 1], &[]);
+                c.observed.claims.get_mut(&2).expect("a claim").terminating = true;
+            }),
+            "restart-pod 2",
+        ),
+        (
             "a silent member is no reason",
             case(Case::healthy(3, 3), |c| c.silent(2)),
             "WaitingForPods",

@@ -260,7 +260,7 @@ impl Transaction {
         Ok(())
     }
 
-    pub(super) fn set_root(&mut self, id: &CellId, root: bool) -> Result<()> {
+    pub(crate) fn set_root(&mut self, id: &CellId, root: bool) -> Result<()> {
         self.load(id)?;
         let Some(state) = self.graph.cells.get_mut(id) else {
             return Ok(());

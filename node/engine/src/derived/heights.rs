@@ -31,6 +31,7 @@ impl Transaction {
     /// Refuses a height above the limit.
     pub(super) fn check_height(&mut self, id: &CellId, height: u8) -> Result<()> {
         if usize::from(height) <= limits::HEIGHT {
+            self.cost.height = self.cost.height.max(height.into());
             return Ok(());
         }
         let mut path = vec![id.clone()];

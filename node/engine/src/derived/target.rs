@@ -3,6 +3,8 @@
 //! one prefix for each number of leading fields; only windows over several values of the
 //! first field share none. Pure.
 
+use serde_json::Value;
+
 use super::cell::{CellId, Generation};
 use crate::{codec, reads::Window, record};
 
@@ -26,6 +28,72 @@ pub(crate) fn cell(id: &CellId) -> Vec<u8> {
 /// The cell that a target is; absent for rows and windows.
 pub(crate) fn as_cell(target: &[u8]) -> Option<CellId> {
     CellId::from_bytes(target.strip_prefix(&[CELL])?)
+}
+
+/// What bytes stand for.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Target {
+    Row {
+        table: String,
+        id: String,
+    },
+    Cell(CellId),
+    /// Entries of an index that share values, between bounds that follow those.
+    Window {
+        table: String,
+        physical: String,
+        shared: Vec<Value>,
+        from: Vec<u8>,
+        to: Option<Vec<u8>>,
+    },
+}
+
+/// What a target is; absent for other bytes.
+pub(crate) fn as_target(target: &[u8]) -> Option<Target> {
+    let (&kind, body) = target.split_first()?;
+    match kind {
+        CELL => CellId::from_bytes(body).map(Target::Cell),
+        ROW => {
+            let (table, id) = pop_name(body)?;
+            let id = String::from_utf8(id.to_vec()).ok()?;
+            Some(Target::Row { table, id })
+        }
+        INDEX => {
+            let (table, body) = pop_name(body)?;
+            let (physical, body) = pop_name(body)?;
+            let (&count, mut body) = body.split_first()?;
+            let mut shared = Vec::new();
+            for _ in 0..count {
+                let (value, rest) = codec::pop(body)?;
+                shared.push(value);
+                body = rest;
+            }
+            let (from, to) = match body.split_first()? {
+                (&PART, body) => {
+                    let (from, body) = pop_bytes(body)?;
+                    let (&bounded, body) = body.split_first()?;
+                    let (to, _) = pop_bytes(body)?;
+                    (from.to_vec(), (bounded != 0).then(|| to.to_vec()))
+                }
+                _ => (Vec::new(), None),
+            };
+            Some(Target::Window {
+                table,
+                physical,
+                shared,
+                from,
+                to,
+            })
+        }
+        _ => None,
+    }
+}
+
+/// A name that ends in NUL, and what follows.
+fn pop_name(bytes: &[u8]) -> Option<(String, &[u8])> {
+    let nul = bytes.iter().position(|b| *b == 0)?;
+    let name = String::from_utf8(bytes[..nul].to_vec()).ok()?;
+    Some((name, &bytes[nul + 1..]))
 }
 
 /// An index, as targets name it.
@@ -156,7 +224,7 @@ pub(crate) fn readers_of(of: Generation, target: &[u8]) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use serde_json::{Value, json};
+    use serde_json::json;
 
     use super::*;
     use crate::{

@@ -197,21 +197,30 @@ impl Engine {
             FunctionKind::Query => "query",
             FunctionKind::Mutation => "mutation",
         };
-        self.begin(stamp, |ctx| {
+        self.run(stamp, |ctx| {
             let invoke = self.handles.invoke.clone().restore(ctx)?;
             invoke.call((kind, name, args))
         })
     }
 
+    /// Brings all stored cells up to date, without calling a handler.
+    pub fn maintain(&self, stamp: Stamp) -> Outcome {
+        self.runs(stamp, "maintain")
+    }
+
     /// Evaluates the derived values of a page of a build.
     pub fn build(&self, stamp: Stamp) -> Outcome {
-        self.begin(stamp, |ctx| {
+        self.runs(stamp, "build")
+    }
+
+    fn runs(&self, stamp: Stamp, name: &str) -> Outcome {
+        self.run(stamp, |ctx| {
             let runtime = self.handles.runtime.clone().restore(ctx)?;
-            runtime.get::<_, Function>("build")?.call(())
+            runtime.get::<_, Function>(name)?.call(())
         })
     }
 
-    fn begin(
+    fn run(
         &self,
         stamp: Stamp,
         call: impl for<'js> FnOnce(&Ctx<'js>) -> Result<String, Error>,

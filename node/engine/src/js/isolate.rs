@@ -18,10 +18,11 @@ use super::{
 use crate::{
     deploy::{self, Deployment, PageTask},
     derived::Building,
+    import::Roots,
     limits::setting,
     problem,
     reads::ReadSet,
-    transaction::Transaction,
+    transaction::{DbError, Transaction},
     view::{PatchBuilder, View},
 };
 
@@ -117,14 +118,7 @@ impl Isolate {
         let args = if args.is_empty() { "{}" } else { args };
         calls::check_args(name, function, args, &self.limits)?;
         let writable = kind == FunctionKind::Mutation;
-        let transaction = Transaction::new(
-            view,
-            Arc::clone(&deployment),
-            self.limits,
-            stamp,
-            deadline.clone(),
-            writable,
-        );
+        let transaction = self.begin(view, stamp, deadline, writable);
         let (outcome, running) = self.run(transaction, deadline, |engine| {
             engine.invoke(kind, name, args, stamp)
         });
@@ -155,6 +149,18 @@ impl Isolate {
         })
     }
 
+    fn begin(
+        &self,
+        view: Arc<dyn View>,
+        stamp: Stamp,
+        deadline: &Deadline,
+        writable: bool,
+    ) -> Transaction {
+        let deployment = Arc::clone(&self.deployment);
+        let deadline = deadline.clone();
+        Transaction::new(view, deployment, self.limits, stamp, deadline, writable)
+    }
+
     /// Evaluates the derived values of a page of a build, whose bundle this isolate has.
     ///
     /// # Errors
@@ -165,14 +171,7 @@ impl Isolate {
         stamp: Stamp,
         deadline: &Deadline,
     ) -> Result<deploy::Evaluated, CallError> {
-        let mut transaction = Transaction::new(
-            Arc::clone(&task.view),
-            Arc::clone(&self.deployment),
-            self.limits,
-            stamp,
-            deadline.clone(),
-            true,
-        );
+        let mut transaction = self.begin(Arc::clone(&task.view), stamp, deadline, true);
         transaction.building = Some(Building::new(task, &self.limits));
         let (outcome, running) = self.run(transaction, deadline, |engine| engine.build(stamp));
         let lost = || calls::broken("the build", "the page lost its transaction").error;
@@ -193,12 +192,12 @@ impl Isolate {
         }
     }
 
-    /// Runs a script over a transaction.
+    /// Lets the script act on a transaction; answers what is left of that.
     fn run(
         &mut self,
         transaction: Transaction,
         deadline: &Deadline,
-        call: impl FnOnce(&Engine) -> Outcome,
+        act: impl FnOnce(&Engine) -> Outcome,
     ) -> (Outcome, Option<Running>) {
         *self.slot.borrow_mut() = Some(Running {
             transaction,
@@ -208,12 +207,55 @@ impl Isolate {
         });
         self.meter.begin(deadline);
         self.calls += 1;
-        let outcome = call(&self.engine);
+        let outcome = act(&self.engine);
         let running = self.slot.borrow_mut().take();
         self.spent |= self.meter.stopped().is_some()
             || matches!(outcome, Outcome::Broken(_))
             || self.engine.has_jobs();
         (outcome, running)
+    }
+
+    /// Stores cells for their own sake: evaluates them and what they read. Answers the patch
+    /// and how many cells were evaluated.
+    ///
+    /// # Errors
+    /// See [`CallError`]; `budget` when it is too much for one call.
+    pub fn store(
+        &mut self,
+        roots: &Roots,
+        view: Arc<dyn View>,
+        stamp: Stamp,
+        deadline: &Deadline,
+    ) -> Result<(PatchBuilder, Cost), CallError> {
+        self.thrown = None;
+        self.failed_reads = None;
+        let mut transaction = self.begin(view, stamp, deadline, true);
+        for id in &roots.0 {
+            transaction.set_root(id, true).map_err(unbuilt)?;
+        }
+        let (outcome, running) = self.run(transaction, deadline, |engine| engine.maintain(stamp));
+        match running {
+            None => Err(calls::broken("derived values", "the call lost its transaction").error),
+            Some(running) => self.ended(&running).and_then(|()| match outcome {
+                Outcome::Result(_) => {
+                    let (mut cost, patch) = running.transaction.finish();
+                    cost.gas = self.meter.gas();
+                    Ok((patch, cost))
+                }
+                Outcome::Fault(why) | Outcome::Error(why) | Outcome::Broken(why) => {
+                    Err(calls::broken("derived values", why).error)
+                }
+            }),
+        }
+    }
+
+    /// What ended the call, whatever the script made of it.
+    fn ended(&self, running: &Running) -> Result<(), CallError> {
+        match (&running.failure, self.meter.stopped()) {
+            (Some(failure), _) => Err(failure.clone()),
+            (None, Some(stop)) => Err(self.meter.refusal(stop)),
+            (None, None) => Ok(()),
+        }
     }
 
     /// What ended the call goes before what the handler made of it.
@@ -224,12 +266,7 @@ impl Isolate {
         outcome: Outcome,
         running: Running,
     ) -> Result<(String, Cost, PatchBuilder), Failure> {
-        if let Some(failure) = running.failure {
-            return Err(failure.into());
-        }
-        if let Some(stop) = self.meter.stopped() {
-            return Err(self.meter.refusal(stop).into());
-        }
+        self.ended(&running)?;
         let result = calls::result(name, function, outcome, running.bad_cursor, &self.limits)?;
         let (mut cost, patch) = running.transaction.finish();
         cost.gas = self.meter.gas();
@@ -267,6 +304,15 @@ impl Isolate {
     #[cfg(test)]
     pub(super) fn meter_handle(&self) -> Rc<Meter> {
         Rc::clone(&self.meter)
+    }
+}
+
+fn unbuilt(error: DbError) -> CallError {
+    match error {
+        DbError::Stop(error) => *error,
+        DbError::Wrong(why) | DbError::BadCursor(why) => {
+            CallError::Refused(problem::internal(format!("derived values: {why}")))
+        }
     }
 }
 

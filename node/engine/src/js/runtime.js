@@ -457,5 +457,14 @@
         return thrown(error);
       }
     },
+    // Brings all stored cells up to date, without a handler. Answers as `invoke` does.
+    maintain() {
+      try {
+        settle(true);
+        return "rnull";
+      } catch (error) {
+        return thrown(error);
+      }
+    },
   });
 });

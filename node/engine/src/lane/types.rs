@@ -4,7 +4,12 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use flower_api::{Revision, manifest::Manifest, wire::Problem};
+use flower_api::{
+    Revision,
+    export::{Imported, Step},
+    manifest::Manifest,
+    wire::Problem,
+};
 
 use crate::{
     deploy::PageEnd,
@@ -79,6 +84,19 @@ pub enum Mark {
     },
 }
 
+/// A step of an import.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Import {
+    /// Checksum of the export.
+    pub import: String,
+    /// The step.
+    pub step: Step,
+    /// Lines of the export that belong to it.
+    pub lines: Arc<str>,
+    /// What the bundle among them declares, for a step that begins; it has been inspected.
+    pub manifest: Option<Arc<Manifest>>,
+}
+
 /// What the lane can be asked to do.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Work {
@@ -104,6 +122,8 @@ pub enum Work {
     },
     /// Set a mark.
     Mark(Mark),
+    /// Do a step of an import.
+    Import(Import),
     /// Delete receipts whose time is up. Made by the lane itself.
     Trim {
         /// Time up to which receipts are deleted, ms since 1970.
@@ -120,7 +140,20 @@ impl Work {
             Self::Mutate(_) => EntryKind::Mutations,
             Self::Deploy { .. } | Self::Build { .. } => EntryKind::Deploy,
             Self::Mark(_) => EntryKind::Mark,
+            Self::Import(_) => EntryKind::Import,
             Self::Trim { .. } => EntryKind::Trim,
+        }
+    }
+
+    /// The revision above which it draws: an import brings rows with ids that were made of the
+    /// revisions up to its own, which must not be made again.
+    pub(super) fn above(&self) -> Revision {
+        match self {
+            Self::Import(Import {
+                step: Step::Begin(header),
+                ..
+            }) => header.revision,
+            _ => Revision(0),
         }
     }
 
@@ -162,6 +195,8 @@ pub enum Reply {
     Built(Option<PageEnd>),
     /// A mark is set.
     Marked,
+    /// A step of an import is done.
+    Imported(Imported),
     /// A trim.
     Trimmed {
         /// Receipts deleted.

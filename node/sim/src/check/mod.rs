@@ -2,11 +2,15 @@
 //! violation in words; it decides nothing else. `Observer` looks at the nodes as the world goes
 //! on, the others judge the history at its end.
 
+pub mod derived;
 pub mod leaders;
+pub mod lists;
 pub mod members;
 pub mod observer;
 pub mod once;
+pub mod order;
 pub mod registers;
+pub mod revisions;
 pub mod session;
 pub mod snapshots;
 pub mod states;
@@ -29,6 +33,8 @@ pub struct Ending<'a> {
 pub fn judge(ending: &Ending<'_>) -> Option<String> {
     once::judge(ending.ops, ending.traces)
         .or_else(|| registers::judge(ending.ops))
+        .or_else(|| lists::judge(ending.ops))
+        .or_else(|| revisions::judge(ending.ops))
         .or_else(|| session::judge(ending.ops))
         .or_else(|| snapshots::judge(ending.ops, ending.each))
 }

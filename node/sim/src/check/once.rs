@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use super::few;
-use crate::history::{Call, Op, Outcome};
+use crate::history::{Op, Outcome};
 
 /// Compares the calls with the traces that are in the state at the end.
 pub fn judge(ops: &[Op], traces: &[u64]) -> Option<String> {
@@ -20,16 +20,16 @@ pub fn judge(ops: &[Op], traces: &[u64]) -> Option<String> {
     let (mut acknowledged, mut maybe, mut refused) =
         (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
     for op in ops {
-        let (Call::Put { serial, .. } | Call::Transfer { serial }) = &op.call else {
+        let Some(serial) = op.call.serial() else {
             continue;
         };
         match &op.outcome {
             Outcome::Forked(told) => {
                 return Some(format!("serial {serial}: answered differently: {told}"));
             }
-            Outcome::Written { .. } => acknowledged.insert(*serial),
-            Outcome::Unknown => maybe.insert(*serial),
-            _ => refused.insert(*serial),
+            Outcome::Written { .. } => acknowledged.insert(serial),
+            Outcome::Unknown => maybe.insert(serial),
+            _ => refused.insert(serial),
         };
     }
     let lost: BTreeSet<u64> = acknowledged.difference(&found).copied().collect();
@@ -54,6 +54,7 @@ pub fn judge(ops: &[Op], traces: &[u64]) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::history::Call;
 
     fn op(serial: u64, outcome: Outcome) -> Op {
         Op {

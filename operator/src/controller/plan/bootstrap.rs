@@ -145,7 +145,7 @@ fn unheard(facts: Facts<'_>) -> Option<Hold> {
         }
         let older = matches!((claim.created, created), (Some(claim), Some(us)) if claim < us);
         let ran = observed.pods.get(ordinal).is_some_and(|pod| pod.started);
-        (claim.bound && older) || ran
+        (claim.volume.is_some() && older) || ran
     });
     silent.map(|(ordinal, _)| {
         Hold::new(

@@ -42,17 +42,19 @@ pub fn settled(view: &RaftView) -> Verdict {
 }
 
 /// Removes a member whose data directory is known to be gone or unreadable: the pod at its
-/// address says so. A pod that says nothing is no reason.
+/// address says so, or the only node that could read it no longer exists. A pod that says
+/// nothing is no reason.
 pub fn replace(facts: Facts<'_>, view: &RaftView) -> Verdict {
     for (member, ordinal) in &view.ordinals {
         if *member == view.leader {
             continue;
         }
-        let Some(why) = facts
-            .observed
-            .report(*ordinal)
-            .and_then(|report| gone(report, *member))
-        else {
+        let why = match facts.observed.report(*ordinal) {
+            Some(report) => gone(report, *member),
+            None if view.alive.contains(member) => None,
+            None => gone_with_its_node(facts, *ordinal),
+        };
+        let Some(why) = why else {
             continue;
         };
         if view.voters().contains(member) && !view.carries_without(*member) {
@@ -81,6 +83,15 @@ fn gone(report: &Report, member: MemberId) -> Option<&'static str> {
         Some(now) if now != member => Some("its volume is gone"),
         _ => None,
     }
+}
+
+/// Why a volume that nobody can use any more is given up.
+pub(super) fn gone_with_its_node(facts: Facts<'_>, ordinal: Ordinal) -> Option<&'static str> {
+    let claim = facts.observed.claims.get(&ordinal)?;
+    claim
+        .gone_with
+        .is_some()
+        .then_some("the node that its volume was on no longer exists")
 }
 
 /// Removes learners of ordinals that are no longer wanted.

@@ -3,11 +3,11 @@
 
 use flower_api::report::Lifecycle;
 
-use super::{Facts, Hold, Step, Verdict};
+use super::{Facts, Hold, Step, Verdict, membership};
 use crate::{conditions::Reason, controller::raft_view::RaftView, names::Ordinal};
 
 /// Gives a wanted pod an empty volume when the member on its volume can never take part
-/// again: it is unreadable or was removed. A member id is never reused with other data, and
+/// again: it is unreadable, was removed, or is on a node that no longer exists. A member id is never reused with other data, and
 /// never added again.
 pub fn wipe(facts: Facts<'_>, view: &RaftView) -> Verdict {
     for ordinal in 0..facts.cluster.replicas {
@@ -50,12 +50,14 @@ pub fn wipe(facts: Facts<'_>, view: &RaftView) -> Verdict {
 }
 
 fn useless(facts: Facts<'_>, view: &RaftView, ordinal: Ordinal) -> Option<&'static str> {
-    let report = facts.observed.report(ordinal)?;
-    let identity = &report.identity;
     if view.member_at(ordinal, None).is_some() {
         // Still in the configuration: `membership::replace` removes it first.
         return None;
     }
+    let Some(report) = facts.observed.report(ordinal) else {
+        return membership::gone_with_its_node(facts, ordinal);
+    };
+    let identity = &report.identity;
     match identity.lifecycle {
         // Its member was removed before, or it never was one. Not while the others could
         // turn out to need what might be rescued from it.
@@ -66,12 +68,12 @@ fn useless(facts: Facts<'_>, view: &RaftView, ordinal: Ordinal) -> Option<&'stat
         Lifecycle::Member | Lifecycle::Removed => {
             let ours =
                 identity.cluster.is_some() && identity.cluster == facts.observed.status.cluster_id;
-            // The leader's word must be newer than the node's: it may have been added a
+            // The leader's word must not be older than the node's: it may have been added a
             // moment ago.
             let older = report
                 .configuration
                 .as_ref()
-                .is_none_or(|known| known.version < view.configuration.version);
+                .is_none_or(|known| known.version <= view.configuration.version);
             let out = identity
                 .member
                 .is_some_and(|id| !view.configuration.members.contains_key(&id));

@@ -95,7 +95,7 @@ impl Case {
     pub fn pod(&mut self, ordinal: u32) -> &mut PodView {
         let claim = ClaimView {
             uid: format!("claim-{ordinal}"),
-            bound: true,
+            volume: Some(format!("volume-{ordinal}")),
             created: Timestamp::from_second(1_800_000_000).ok(),
             ..ClaimView::default()
         };
@@ -228,6 +228,16 @@ impl Case {
         if let Some(pod) = self.observed.pods.get_mut(&ordinal) {
             pod.ready = false;
         }
+    }
+
+    /// Its pod cannot run anywhere: the node of its volume was deleted.
+    pub fn stranded(&mut self, ordinal: u32) {
+        self.silent(ordinal);
+        let pod = self.observed.pods.get_mut(&ordinal).expect("a pod");
+        (pod.ip, pod.running) = (None, false);
+        self.observed.nodes.remove(&ordinal);
+        let claim = self.observed.claims.get_mut(&ordinal).expect("a claim");
+        claim.gone_with = Some("node-3".to_owned());
     }
 
     /// Its volume was lost: another member, which knows nothing.

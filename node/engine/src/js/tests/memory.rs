@@ -10,7 +10,7 @@ import { mutation, t, table } from '@flower/sdk';
 table('rows', { n: t.int(), s: t.text() }, { indexes: { byN: ['n'] } });
 export const f = mutation({}, (tx) => {
   const ids = [];
-  for (let i = 0; i < 40; i++) ids.push(tx.rows.insert({ n: i % 7, s: 'x'.repeat(i * 10) }));
+  for (let i = 0; i < 80; i++) ids.push(tx.rows.insert({ n: i % 7, s: 'x'.repeat(i * 10) }));
   const m = new Map(ids.map((id) => [id, tx.rows.get(id)]));
   for (const row of tx.rows.byN.range({ n: 3 })) tx.rows.patch(row.id, { n: 9 });
   const found = [...'abcabc'.matchAll(/b(c)/g)].map((x) => x[1]);
@@ -32,14 +32,27 @@ fn fail_everywhere(mut run: impl FnMut(u64) -> bool) -> u64 {
     failed
 }
 
+/// Runs `f` with the nth allocation and all later ones failing, drops the isolate and sees
+/// that every byte came back.
+fn fail_at(mut world: World, n: u64) -> (Result<Evaluated, CallError>, bool) {
+    world.isolate.meter().fail_from(Some(n));
+    let result = world.mutate_raw("f", "{}");
+    let recycle = world.isolate.must_recycle();
+    let meter = world.isolate.meter_handle();
+    meter.fail_from(None);
+    drop(world.isolate);
+    assert_eq!(
+        meter.heap(),
+        0,
+        "every byte comes back after failing at {n}"
+    );
+    (result, recycle)
+}
+
 #[test]
 fn any_allocation_may_fail() {
     let failed = fail_everywhere(|n| {
-        let mut world = world(BUSY);
-        world.isolate.meter().fail_from(Some(n));
-        let result = world.mutate_raw("f", "{}");
-        let meter = world.isolate.meter_handle();
-        meter.fail_from(None);
+        let (result, recycle) = fail_at(world(BUSY), n);
         let failed = result.is_err();
         if failed {
             assert_eq!(
@@ -47,14 +60,8 @@ fn any_allocation_may_fail() {
                 Some("FLOWER_LIMIT_HEAP"),
                 "{n}"
             );
-            assert!(world.isolate.must_recycle());
+            assert!(recycle);
         }
-        drop(world.isolate);
-        assert_eq!(
-            meter.heap(),
-            0,
-            "every byte comes back after failing at {n}"
-        );
         failed
     });
     assert!(failed > 5, "only {failed} allocations could fail");
@@ -83,20 +90,7 @@ const GREEDY: &[&str] = &[
 fn any_large_allocation_may_fail() {
     for body in GREEDY {
         println!("{body}");
-        fail_everywhere(|n| {
-            let mut world = function(body);
-            world.isolate.meter().fail_from(Some(n));
-            let failed = world.mutate_raw("f", "{}").is_err();
-            let meter = world.isolate.meter_handle();
-            meter.fail_from(None);
-            drop(world.isolate);
-            assert_eq!(
-                meter.heap(),
-                0,
-                "every byte comes back after failing at {n}"
-            );
-            failed
-        });
+        fail_everywhere(|n| fail_at(function(body), n).0.is_err());
     }
 }
 
@@ -140,23 +134,8 @@ fn the_heap_does_not_grow_from_call_to_call() {
 /// Collecting garbage may fall into the failure, in a stretch that the other tests miss.
 #[test]
 fn each_single_allocation_may_fail() {
-    let mut failing = 0;
-    for n in 0.. {
-        let mut world = world(BUSY);
-        world.isolate.meter().fail_from(Some(n));
-        let failed = world.mutate_raw("f", "{}").is_err();
-        let meter = world.isolate.meter_handle();
-        meter.fail_from(None);
-        drop(world.isolate);
-        assert_eq!(
-            meter.heap(),
-            0,
-            "every byte comes back after failing at {n}"
-        );
-        if !failed {
-            break;
-        }
-        failing = n;
-    }
-    assert!(failing > 50, "only {failing} allocations could fail");
+    let failing = (0..)
+        .find(|&n| fail_at(world(BUSY), n).0.is_ok())
+        .expect("one that no longer fails");
+    assert!(failing > 100, "only {failing} allocations could fail");
 }

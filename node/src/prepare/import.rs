@@ -1,0 +1,257 @@
+//! The steps of an import, judged on the view: each is done once, however often it is sent.
+//! What a step writes is the engine's to say.
+
+use std::sync::Arc;
+
+use flower_api::{
+    admin,
+    export::{Counts, Header, Imported, Step},
+    wire::{Problem, code},
+};
+use flower_engine::{
+    CallError, Deadline, DeployError, Deployment, PatchBuilder, Space, Stamp, View, ViewError,
+    deploy,
+    import::{self, ImportError, Mark, Roots},
+    key::meta,
+    lane::{Drawn, Import, Prepared, Reply},
+};
+
+use super::{bad_bundle, commit, no_application, not_formed, owned_by_another, refuse};
+use crate::workers::Isolates;
+
+pub use flower_engine::import::LAST_REVISION;
+
+/// Does a step.
+pub(super) fn step(
+    isolates: &mut Isolates,
+    view: Arc<dyn View>,
+    call: &Import,
+    drawn: Drawn,
+    deadline: &Deadline,
+) -> Result<Prepared, ViewError> {
+    if let Step::Begin(header) = &call.step {
+        return begin(&*view, call, header, drawn);
+    }
+    let Some(mut mark) = Mark::read(&*view)?.filter(|mark| mark.import == call.import) else {
+        return Ok(match import::imported(&*view)? {
+            // It was sent again, and its answer was lost.
+            Some(done) if done == call.import => answer(done_already(&call.step)),
+            _ => refuse(position(
+                "no import of this export is under way; begin it again",
+            )),
+        });
+    };
+    if let Step::Finish(counts) = &call.step {
+        return finish(&mark, *counts);
+    }
+    let Some(deployment) = active(&*view)? else {
+        // Nothing was deployed, so there are no rows either.
+        mark.all_built = true;
+        return Ok(match &call.step {
+            Step::Build { .. } => moved(PatchBuilder::new(), &mark),
+            _ => refuse(no_application()),
+        });
+    };
+    let stamp = Stamp {
+        now_ms: drawn.now_ms,
+        revision: drawn.revision,
+        seed: drawn.seed,
+    };
+    let mut build =
+        |view, roots: &Roots| isolates.store(&deployment.hash, roots, view, stamp, deadline);
+    match &call.step {
+        Step::Begin(_) | Step::Finish(_) => Ok(answer(mark.told(false))),
+        Step::Page { at } if *at != mark.written.imported() => Ok(answer(mark.told(false))),
+        Step::Page { .. } => {
+            let lines = match import::parse(&call.lines) {
+                Ok(lines) => lines,
+                Err(why) => return Ok(refuse(bad_export(&why))),
+            };
+            let Some(roots) = import::only_roots(&lines) else {
+                let written = import::write(&*view, &deployment, &mut mark, &lines);
+                return written.map_or_else(failed, |patch| Ok(moved(patch, &mark)));
+            };
+            if !mark.all_built {
+                return Ok(refuse(position("derived values of rows come before roots")));
+            }
+            let roots = match Roots::of_lines(&deployment, &roots) {
+                Ok(roots) => roots,
+                Err(why) => return Ok(refuse(bad_export(&why))),
+            };
+            mark.written.roots += lines.len() as u64;
+            built(build(view, &roots), &mark)
+        }
+        Step::Build { .. } if mark.all_built => Ok(answer(mark.told(false))),
+        Step::Build { most } => {
+            let most = usize::try_from(*most).unwrap_or(usize::MAX).max(1);
+            let roots = Roots::of_next_rows(&*view, &deployment, &mut mark, most)?;
+            if roots.is_empty() {
+                return Ok(moved(PatchBuilder::new(), &mark));
+            }
+            built(build(view, &roots), &mark)
+        }
+    }
+}
+
+fn begin(
+    view: &dyn View,
+    call: &Import,
+    header: &Header,
+    drawn: Drawn,
+) -> Result<Prepared, ViewError> {
+    if let Some(mark) = Mark::read(view)? {
+        return Ok(match mark.import == call.import {
+            true => answer(mark.told(false)),
+            false => refuse(another(&mark)),
+        });
+    }
+    if view.get(Space::Meta, meta::FORMED)?.is_none() {
+        return Ok(refuse(not_formed()));
+    }
+    if !import::is_empty(view)? {
+        return Ok(refuse(not_empty()));
+    }
+    let mut patch = PatchBuilder::new();
+    if let Some(manifest) = &call.manifest {
+        let lines = import::parse(&call.lines).unwrap_or_default();
+        let Some(flower_api::export::Line::Bundle(bundle)) = lines.first() else {
+            return Ok(refuse(bad_export("the bundle is missing")));
+        };
+        let active = deploy::active(view)?;
+        let same = active.is_some_and(|(hash, ..)| hash == bundle.hash);
+        if !same {
+            if let Some(problem) = owned_by_another(view, None)? {
+                return Ok(refuse(problem));
+            }
+            let manifest = (**manifest).clone();
+            let planned =
+                deploy::plan_deployment(view, &bundle.source, manifest, None, drawn.revision);
+            match planned {
+                Ok(planned) => extend(&mut patch, planned.patch.writes()),
+                Err(DeployError::Storage(error)) => return Err(error),
+                Err(DeployError::Refused(why)) => return Ok(refuse(bad_bundle(&why.join("; ")))),
+            }
+        }
+    }
+    import::trimmed(view, header, &mut patch)?;
+    let mark = Mark::begin(&call.import, header);
+    Ok(moved(patch, &mark))
+}
+
+fn extend(patch: &mut PatchBuilder, writes: &[flower_engine::Write]) {
+    for write in writes {
+        match &write.value {
+            Some(value) => patch.put(write.space, write.key.clone(), value.clone()),
+            None => patch.delete(write.space, write.key.clone()),
+        }
+    }
+}
+
+fn finish(mark: &Mark, counts: Counts) -> Result<Prepared, ViewError> {
+    let expected = Counts { cells: 0, ..counts };
+    if !mark.all_built || mark.written != expected {
+        return Ok(refuse(position(
+            "not all lines are written and evaluated; begin again to learn how far it is",
+        )));
+    }
+    let mut patch = PatchBuilder::new();
+    mark.finish(&mut patch);
+    Ok(commit(patch, Reply::Imported(mark.told(true))))
+}
+
+fn moved(mut patch: PatchBuilder, mark: &Mark) -> Prepared {
+    mark.put(&mut patch);
+    commit(patch, Reply::Imported(mark.told(false)))
+}
+
+fn built(done: Result<PatchBuilder, CallError>, mark: &Mark) -> Result<Prepared, ViewError> {
+    match done {
+        Ok(patch) => Ok(moved(patch, mark)),
+        Err(CallError::Storage(error)) => Err(error),
+        Err(CallError::Refused(problem) | CallError::Fault(problem)) => Ok(refuse(problem)),
+    }
+}
+
+fn failed(error: ImportError) -> Result<Prepared, ViewError> {
+    match error {
+        ImportError::Bad(why) => Ok(refuse(bad_export(&why))),
+        ImportError::Storage(error) => Err(error),
+    }
+}
+
+fn answer(told: Imported) -> Prepared {
+    Prepared::Answer(Reply::Imported(told))
+}
+
+fn done_already(step: &Step) -> Imported {
+    let written = match step {
+        Step::Finish(counts) => *counts,
+        _ => Counts::default(),
+    };
+    Imported {
+        written,
+        built: 0,
+        all_built: true,
+        finished: true,
+    }
+}
+
+fn active(view: &dyn View) -> Result<Option<Arc<Deployment>>, ViewError> {
+    match deploy::active(view)? {
+        Some((hash, ..)) => deploy::load(view, &hash),
+        None => Ok(None),
+    }
+}
+
+/// The refusal of mutations and deployments while an import is under way.
+///
+/// # Errors
+/// When the state cannot be read.
+pub(super) fn under_way(view: &dyn View) -> Result<Option<Problem>, ViewError> {
+    let Some(mark) = Mark::read(view)? else {
+        return Ok(None);
+    };
+    let detail = format!(
+        "an export of revision {} is being imported, and {} of its lines are written; nothing \
+         else is until it is done. If it broke off, run 'flower import' of the same file again",
+        mark.revision,
+        mark.written.imported()
+    );
+    Ok(Some(
+        Problem::new(503, code::IMPORTING, "An import is under way", detail).retryable(),
+    ))
+}
+
+fn another(mark: &Mark) -> Problem {
+    let detail = format!(
+        "another export, of revision {} and with checksum {}, is being imported; finish it with \
+         'flower import' of its file, or use an empty database",
+        mark.revision, mark.import
+    );
+    Problem::new(409, code::IMPORTING, "An import is under way", detail)
+}
+
+/// The refusal of an import into a database that is used.
+pub fn not_empty() -> Problem {
+    Problem::new(
+        409,
+        admin::code::NOT_EMPTY,
+        "The database is not empty",
+        "the database has rows or receipts; an export is imported into one that has none: make a \
+         new cluster for it",
+    )
+}
+
+fn bad_export(why: &str) -> Problem {
+    Problem::new(
+        422,
+        admin::code::BAD_EXPORT,
+        "The export is refused",
+        format!("{why}; nothing of this page is written"),
+    )
+}
+
+fn position(why: &str) -> Problem {
+    let title = "Not the next step";
+    Problem::new(409, admin::code::IMPORT_POSITION, title, why)
+}
