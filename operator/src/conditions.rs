@@ -112,6 +112,7 @@ reasons! {
     // App
     Deployed,
     Deploying,
+    Building,
     BundleRefused,
     BundleTooLarge,
     ConfigMapMissing,
@@ -178,6 +179,7 @@ impl Reason {
                 | Self::MemberUnhealthy
                 | Self::EvictionRefused
                 | Self::NodeRefused
+                | Self::Building
         )
     }
 }

@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use flower_api::admin::AdminApi;
+use flower_api::{admin::AdminApi, ids::Revision, report::FailedBuildInfo};
 use k8s_openapi::jiff::Timestamp;
 use kube::Client;
 use parking_lot::Mutex;
@@ -73,6 +73,8 @@ pub struct RefusedBundle {
     pub hash: String,
     /// Why.
     pub why: String,
+    /// Revision at which its build failed, if it came that far unseen.
+    pub failed_at: Option<Revision>,
     /// When.
     pub at: Instant,
 }
@@ -88,6 +90,13 @@ impl Ctx {
             .get(uid)
             .filter(|one| one.hash == hash && one.at.elapsed() < RETRY_REFUSED)
             .map(|one| one.why.clone())
+    }
+    /// Whether it is known already that the build of this bundle failed at this revision.
+    pub fn knows_failure(&self, uid: &str, failed: &FailedBuildInfo) -> bool {
+        let refused = self.refused.lock();
+        refused
+            .get(uid)
+            .is_some_and(|one| one.hash == failed.hash && one.failed_at == Some(failed.revision))
     }
     /// Forgets an object that is gone.
     pub fn forget(&self, uid: &str) {

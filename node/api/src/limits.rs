@@ -52,8 +52,6 @@ pub const STACK_BYTES: u64 = 256 * KIB;
 pub const WALL_MS: u64 = 1_000;
 /// Interrupts (each about 10,000 operations) of one evaluation (`FLOWER_LIMIT_GAS`).
 pub const GAS: u64 = 20_000;
-/// Rows that a new index may be built over inside a deployment.
-pub const INDEX_BUILD_ROWS: u64 = 10_000;
 /// Indexes of a table.
 pub const INDEXES: usize = 32;
 /// Fields of an index.

@@ -2,6 +2,7 @@
 //! the cells that read it, and how both are kept up to date inside the mutation that changed
 //! something. Everything is records of the patch; nothing in memory outlives a call.
 
+mod aside;
 mod build;
 mod cell;
 mod check;
@@ -13,8 +14,9 @@ mod settle;
 mod target;
 mod values;
 
+pub(crate) use aside::Aside;
+pub(crate) use build::Building;
 pub use build::PAGE_ROWS;
-pub(crate) use build::{Aside, Building};
 pub use cell::Generation;
 pub(crate) use cell::{Cell, CellId};
 pub use check::check;

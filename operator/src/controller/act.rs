@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Instant};
 
 use flower_api::{
     admin::{AddLearner, AdminApi, AdminError, Bootstrap, Deploy, Endpoint, Fence, OfMember, code},
-    ids::{ClusterId, MemberId},
+    ids::{ClusterId, MemberId, Revision},
 };
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use kube::{
@@ -182,6 +182,9 @@ async fn call(stage: &Stage<'_>, plan: &Plan) -> Result<Acted, Error> {
     let AuthView::Present(tokens) = &stage.observed.auth else {
         return Ok(Acted::Nothing);
     };
+    if let Some(held) = failed_unseen(stage, &plan.step) {
+        return Ok(held);
+    }
     let admin = stage.ctx.connect.connect(tokens);
     let leader = stage.view.map_or(0, |view| view.leader_ordinal);
     let Some(at) = stage
@@ -305,6 +308,32 @@ fn deploy(stage: &Stage<'_>, fence: Fence) -> Deploy {
     }
 }
 
+/// The bundle of a deployment that is due, when its build failed while nobody waited for it.
+/// After a while it is tried again, as any bundle that was refused.
+fn failed_unseen(stage: &Stage<'_>, step: &Step) -> Option<Acted> {
+    let Step::Deploy { hash } = step else {
+        return None;
+    };
+    let failed = stage.view.and_then(|view| view.failed_build.as_ref())?;
+    if failed.hash != *hash || stage.ctx.knows_failure(&stage.cluster.uid, failed) {
+        return None;
+    }
+    let why = failed.why.clone();
+    Some(refuse_bundle(stage, hash, Some(failed.revision), why))
+}
+
+fn refuse_bundle(stage: &Stage<'_>, hash: &str, failed_at: Option<Revision>, why: String) -> Acted {
+    let refused = RefusedBundle {
+        hash: hash.to_owned(),
+        why: why.clone(),
+        failed_at,
+        at: Instant::now(),
+    };
+    let uid = stage.cluster.uid.clone();
+    stage.ctx.refused.lock().insert(uid, refused);
+    Acted::Held(Hold::new(Reason::BundleRefused, why))
+}
+
 fn refused(stage: &Stage<'_>, step: &Step, error: AdminError) -> Result<Acted, Error> {
     let problem = match error {
         AdminError::Refused(problem) => problem,
@@ -325,23 +354,13 @@ fn refused(stage: &Stage<'_>, step: &Step, error: AdminError) -> Result<Acted, E
     if problem.code == code::STALE_SPEC {
         return Ok(Acted::Stale(problem.detail));
     }
-    if let Step::Deploy { hash } = step
-        && !problem.retryable
-    {
-        let refused = RefusedBundle {
-            hash: hash.clone(),
-            why: problem.to_string(),
-            at: Instant::now(),
-        };
-        stage
-            .ctx
-            .refused
-            .lock()
-            .insert(stage.cluster.uid.clone(), refused);
-        return Ok(Acted::Held(Hold::new(
-            Reason::BundleRefused,
-            problem.to_string(),
-        )));
+    if let Step::Deploy { hash } = step {
+        if problem.code == code::BUILDING {
+            return Ok(Acted::Held(Hold::new(Reason::Building, problem.detail)));
+        }
+        if !problem.retryable {
+            return Ok(refuse_bundle(stage, hash, None, problem.to_string()));
+        }
     }
     Ok(Acted::Held(Hold::new(
         Reason::NodeRefused,

@@ -272,6 +272,7 @@ fn stale(hold: Option<&Hold>) -> Said {
 
 fn app(inputs: &Inputs<'_>) -> Option<Said> {
     let runs = inputs.view.and_then(|view| view.deployment.as_deref());
+    let build = inputs.view.and_then(|view| view.build.as_ref());
     let said = match (&inputs.observed.app, inputs.acted) {
         (AppView::Unmanaged, _) => return None,
         (AppView::Unusable { reason, message }, _) => (false, *reason, message.clone()),
@@ -289,6 +290,11 @@ fn app(inputs: &Inputs<'_>) -> Option<Said> {
             },
             _,
         ) => (false, Reason::BundleRefused, refused(why)),
+        (AppView::Bundle { hash, .. }, _) if build.is_some_and(|one| one.hash == *hash) => (
+            false,
+            Reason::Building,
+            build.map(ToString::to_string).unwrap_or_default(),
+        ),
         (AppView::Bundle { hash, .. }, _) => (
             false,
             Reason::Deploying,

@@ -239,7 +239,7 @@ async fn tell_hold(
         && status == "False"
         && app(old).is_none_or(|(_, before, _)| before != reason)
         && let Some(reason) = Reason::parse(&reason)
-        && reason != Reason::Deploying
+        && ![Reason::Deploying, Reason::Building].contains(&reason)
     {
         ctx.events.warning(object, reason, &message).await;
     }

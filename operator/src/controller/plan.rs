@@ -245,13 +245,19 @@ fn auth(facts: Facts<'_>) -> Verdict {
 }
 
 fn deploy(facts: Facts<'_>, view: &RaftView) -> Verdict {
-    match &facts.observed.app {
-        AppView::Bundle {
-            hash,
-            refused: None,
-        } if view.formed && view.deployment.as_ref() != Some(hash) => {
-            Verdict::Do(Step::Deploy { hash: hash.clone() })
-        }
-        _ => Verdict::Pass,
+    let AppView::Bundle {
+        hash,
+        refused: None,
+    } = &facts.observed.app
+    else {
+        return Verdict::Pass;
+    };
+    if !view.formed || view.deployment.as_ref() == Some(hash) {
+        return Verdict::Pass;
+    }
+    match view.build.as_ref().filter(|build| build.hash == *hash) {
+        // It becomes active by itself.
+        Some(build) => Verdict::Wait(Hold::new(Reason::Building, build.to_string())),
+        None => Verdict::Do(Step::Deploy { hash: hash.clone() }),
     }
 }

@@ -5,7 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use flower_api::{
     ids::{GroupId, MemberId},
-    report::{Configuration, FollowerLag, Lifecycle, Report, Role, StoredOwner},
+    report::{
+        BuildInfo, Configuration, FailedBuildInfo, FollowerLag, Lifecycle, Report, Role,
+        StoredOwner,
+    },
 };
 
 use super::observed::Observed;
@@ -42,6 +45,10 @@ pub struct RaftView {
     pub formed: bool,
     /// Hash of the active application.
     pub deployment: Option<String>,
+    /// Another application that is being built, to become active.
+    pub build: Option<BuildInfo>,
+    /// The last application whose build failed.
+    pub failed_build: Option<FailedBuildInfo>,
     /// The FlowerCluster that last acted on the group.
     pub owner: Option<StoredOwner>,
 }
@@ -84,6 +91,7 @@ impl RaftView {
             .map(|one| (one.member, one.clone()))
             .collect();
         let alive = alive(leader, report.term, &followers, observed);
+        let deployment = report.deployment.as_ref();
         Ok(Self {
             leader,
             leader_ordinal,
@@ -95,7 +103,9 @@ impl RaftView {
             committed: report.positions.committed,
             purged: report.positions.purged,
             formed: report.formed,
-            deployment: report.deployment.as_ref().map(|one| one.hash.clone()),
+            deployment: deployment.map(|one| one.hash.clone()),
+            build: deployment.and_then(|one| one.build.clone()),
+            failed_build: deployment.and_then(|one| one.failed_build.clone()),
             owner: report.owner.clone(),
         })
     }

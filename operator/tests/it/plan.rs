@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 
 use flower_api::{
-    ids::ClusterId,
-    report::{ImageProgress, Lifecycle, Role, StoredOwner},
+    ids::{ClusterId, Revision},
+    report::{BuildInfo, DeploymentInfo, ImageProgress, Lifecycle, Role, StoredOwner},
 };
 use flower_operator::{
     conditions::Reason,
@@ -612,6 +612,20 @@ fn applications() {
         hash: "aa".to_owned(),
         refused: refused.map(str::to_owned),
     };
+    let built = |hash: &str| {
+        Some(DeploymentInfo {
+            hash: "00".to_owned(),
+            revision: Revision(1),
+            functions: Vec::new(),
+            build: Some(BuildInfo {
+                hash: hash.to_owned(),
+                since: Revision(2),
+                done: 1,
+                total: 10,
+            }),
+            failed_build: None,
+        })
+    };
     check(vec![
         (
             "a new bundle",
@@ -624,6 +638,22 @@ fn applications() {
                 c.observed.app = bundle(Some("bad"))
             }),
             "nothing",
+        ),
+        (
+            "one that is being built",
+            case(Case::healthy(3, 3), |c| {
+                c.observed.app = bundle(None);
+                c.node(0).deployment = built("aa");
+            }),
+            "Building",
+        ),
+        (
+            "while another one is built",
+            case(Case::healthy(3, 3), |c| {
+                c.observed.app = bundle(None);
+                c.node(0).deployment = built("bb");
+            }),
+            "deploy",
         ),
         (
             "before the group has formed",
