@@ -120,10 +120,7 @@ fn mutate(
             return Ok((Prepared::Answer(replay), None));
         }
     }
-    if view.get(Space::Meta, meta::FORMED)?.is_none() {
-        return Ok((refuse(not_formed()), None));
-    }
-    if let Some(problem) = import::under_way(&*view)? {
+    if let Some(problem) = closed(&*view)? {
         return Ok((refuse(problem), None));
     }
     let Some((hash, ..)) = deploy::active(&*view)? else {
@@ -312,6 +309,14 @@ pub fn owner_after(
              over volumes must adopt them",
             new.uid, stored.uid
         ))),
+    }
+}
+
+/// Why the group takes no mutations, if it does not.
+fn closed(view: &dyn View) -> Result<Option<Problem>, ViewError> {
+    match view.get(Space::Meta, meta::FORMED)? {
+        None => Ok(Some(not_formed())),
+        Some(_) => import::under_way(view),
     }
 }
 
