@@ -62,25 +62,10 @@ pub(super) fn step(
     match &call.step {
         Step::Begin(_) | Step::Finish(_) => Ok(answer(mark.told(false))),
         Step::Page { at } if *at != mark.written.imported() => Ok(answer(mark.told(false))),
-        Step::Page { .. } => {
-            let lines = match import::parse(&call.lines) {
-                Ok(lines) => lines,
-                Err(why) => return Ok(refuse(bad_export(&why))),
-            };
-            let Some(roots) = import::only_roots(&lines) else {
-                let written = import::write(&*view, &deployment, &mut mark, &lines);
-                return written.map_or_else(failed, |patch| Ok(moved(patch, &mark)));
-            };
-            if !mark.all_built {
-                return Ok(refuse(position("derived values of rows come before roots")));
-            }
-            let roots = match Roots::of_lines(&deployment, &roots) {
-                Ok(roots) => roots,
-                Err(why) => return Ok(refuse(bad_export(&why))),
-            };
-            mark.written.roots += lines.len() as u64;
-            built(build(view, &roots), &mark)
-        }
+        Step::Page { .. } => match page(&*view, &deployment, &mut mark, &call.lines)? {
+            Page::Done(prepared) => Ok(prepared),
+            Page::Roots(roots) => built(build(view, &roots), &mark),
+        },
         Step::Build { .. } if mark.all_built => Ok(answer(mark.told(false))),
         Step::Build { most } => {
             let most = usize::try_from(*most).unwrap_or(usize::MAX).max(1);
@@ -90,6 +75,44 @@ pub(super) fn step(
             }
             built(build(view, &roots), &mark)
         }
+    }
+}
+
+/// What a page comes to.
+enum Page {
+    Done(Prepared),
+    /// These are to be evaluated.
+    Roots(Roots),
+}
+
+fn page(
+    view: &dyn View,
+    deployment: &Deployment,
+    mark: &mut Mark,
+    lines: &str,
+) -> Result<Page, ViewError> {
+    let refused = |problem| Ok(Page::Done(refuse(problem)));
+    let lines = match import::parse(lines) {
+        Ok(lines) => lines,
+        Err(why) => return refused(bad_export(&why)),
+    };
+    match (import::only_roots(&lines), mark.all_built) {
+        (None, false) => match import::write(view, deployment, mark, &lines) {
+            Ok(patch) => Ok(Page::Done(moved(patch, mark))),
+            Err(ImportError::Bad(why)) => refused(bad_export(&why)),
+            Err(ImportError::Storage(error)) => Err(error),
+        },
+        (None, true) => refused(position(
+            "rows come before the derived values of rows, which are evaluated already",
+        )),
+        (Some(_), false) => refused(position("derived values of rows come before roots")),
+        (Some(roots), true) => match Roots::of_lines(deployment, &roots) {
+            Ok(found) => {
+                mark.written.roots += roots.len() as u64;
+                Ok(Page::Roots(found))
+            }
+            Err(why) => refused(bad_export(&why)),
+        },
     }
 }
 
@@ -174,13 +197,6 @@ fn built(done: Result<PatchBuilder, CallError>, mark: &Mark) -> Result<Prepared,
         Ok(patch) => Ok(moved(patch, mark)),
         Err(CallError::Storage(error)) => Err(error),
         Err(CallError::Refused(problem) | CallError::Fault(problem)) => Ok(refuse(problem)),
-    }
-}
-
-fn failed(error: ImportError) -> Result<Prepared, ViewError> {
-    match error {
-        ImportError::Bad(why) => Ok(refuse(bad_export(&why))),
-        ImportError::Storage(error) => Err(error),
     }
 }
 
