@@ -19,7 +19,6 @@ use crate::{
     problem,
     record::{self, Row},
     transaction::{Result, Transaction, damaged},
-    view::PatchBuilder,
 };
 
 /// Rows of a page; fewer when other shares are used up before.
