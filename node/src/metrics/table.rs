@@ -338,6 +338,16 @@ pub const METRICS: &[Metric] = &[
         &[],
         "Free bytes below which mutations are refused.",
     ),
+    gauge(
+        "flower_build_rows",
+        &[],
+        "Rows and cells that a deployment's build has walked; absent without a build.",
+    ),
+    gauge(
+        "flower_build_total_rows",
+        &[],
+        "Rows and cells that a deployment's build walks, estimated when it began.",
+    ),
     counter("flower_images_sent_total", &[], "Images sent whole."),
     counter(
         "flower_images_received_total",

@@ -6,10 +6,10 @@ use std::{
 };
 
 use flower_api::{
-    GroupId, MemberId,
+    GroupId, MemberId, Revision,
     report::{
-        ConfigVersion, Configuration, Disk, FollowerLag, Footprint, Identity, Lifecycle, Positions,
-        Role,
+        BuildInfo, ConfigVersion, Configuration, DeploymentInfo, Disk, FollowerLag, Footprint,
+        Identity, Lifecycle, Positions, Role,
     },
     sizing,
 };
@@ -60,7 +60,18 @@ fn report() -> Report {
         }],
         formed: true,
         owner: None,
-        deployment: None,
+        deployment: Some(DeploymentInfo {
+            hash: "aa".into(),
+            revision: Revision(1),
+            functions: Vec::new(),
+            build: Some(BuildInfo {
+                hash: "bb".into(),
+                since: Revision(2),
+                done: 3,
+                total: 4,
+            }),
+            failed_build: None,
+        }),
         ready: true,
         not_ready: None,
         images_received: 0,
