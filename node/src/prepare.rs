@@ -138,7 +138,7 @@ fn mutate(
         Ok(done) => {
             let ended = receipt::keep(&done.result);
             let unkept = (ended == Ended::ResultNotKept).then_some(done.result);
-            let patch = done.patch.unwrap_or_default();
+            let patch = spoiled(done.patch.unwrap_or_default());
             (patch, ended, unkept, Some(certified(done.reads)))
         }
         Err(CallError::Storage(error)) => return Err(error),
@@ -158,9 +158,6 @@ fn mutate(
         created_ms: drawn.now_ms,
         until_ms: receipt::until_ms(key, drawn.now_ms, retention_ms),
     };
-    if is_broken(Break::ReaderRecordNotWritten) {
-        forget_readers(&mut patch);
-    }
     if !is_broken(Break::ReceiptOutsidePatch) {
         receipt::record(&mut patch, scope, key, &receipt);
     }
@@ -186,12 +183,16 @@ fn certified(reads: ReadSet) -> ReadSet {
 }
 
 /// For [`Break::ReaderRecordNotWritten`].
-fn forget_readers(patch: &mut PatchBuilder) {
+fn spoiled(mut patch: PatchBuilder) -> PatchBuilder {
+    if !is_broken(Break::ReaderRecordNotWritten) {
+        return patch;
+    }
     let written = patch.range(Space::Readers, Bound::Unbounded, Bound::Unbounded);
     let keys: Vec<_> = written.map(|((_, key), _)| key.clone()).collect();
     for key in keys {
         patch.forget(Space::Readers, &key);
     }
+    patch
 }
 
 fn deployed(

@@ -348,7 +348,7 @@ impl Hub {
             None => {}
             Some(written) => {
                 let marked = self.marked;
-                let skips = |w: &Written| is_broken(Break::WatchSkips) && w.index % 8 == 0;
+                let skips = |w: &Written| is_broken(Break::WatchSkips) && w.index.is_multiple_of(8);
                 for one in written.iter().filter(|w| w.index > marked && !skips(w)) {
                     let mut touched = self.blind.clone();
                     for (space, key) in one.keys.iter() {
