@@ -110,6 +110,9 @@ impl Router {
                 Next::To(leader) if !origin.forwarded => {
                     let request = forwarded_mutation(&call, origin, &leader, self.left(origin));
                     match self.forward(request, origin).await {
+                        Ok(answer) if maybe => {
+                            return Ok(Routed::There(doubtful(answer, call.minted)));
+                        }
                         Ok(answer) => return Ok(Routed::There(answer)),
                         Err(outcome) => maybe |= outcome == Outcome::Unknown,
                     }
@@ -370,6 +373,22 @@ fn still(problem: Box<Problem>, maybe: bool) -> Box<Problem> {
     }
 }
 
+/// The same for the refusal of another node. A declared fault under the caller's own key is
+/// none: it is kept, so the leader has judged all attempts.
+fn doubtful(answer: Answer, minted: bool) -> Answer {
+    if answer.status.is_success() {
+        return answer;
+    }
+    match serde_json::from_slice::<Problem>(&answer.body) {
+        Ok(problem) if minted || !problem.code.starts_with("fault:") => {
+            let problem = still(Box::new(problem), true);
+            let body = serde_json::to_vec(&problem).map_or(answer.body, Bytes::from);
+            Answer { body, ..answer }
+        }
+        _ => answer,
+    }
+}
+
 fn not_leader() -> Problem {
     Problem::new(
         503,
@@ -393,7 +412,33 @@ fn no_quorum() -> Problem {
 
 #[cfg(test)]
 mod tests {
+    use http::{HeaderMap, StatusCode};
+
     use super::*;
+
+    #[test]
+    fn a_refusal_of_the_next_leader_does_not_say_that_nothing_happened() {
+        let answer = |status: u16, code: &str| {
+            let problem = Problem::new(status, code, "Title", "detail");
+            Answer {
+                status: StatusCode::from_u16(status).unwrap(),
+                headers: HeaderMap::new(),
+                body: serde_json::to_vec(&problem).unwrap().into(),
+            }
+        };
+        let outcome = |status, code, minted| {
+            let told = doubtful(answer(status, code), minted);
+            serde_json::from_slice::<Problem>(&told.body)
+                .unwrap()
+                .outcome
+        };
+        assert_eq!(outcome(503, code::NOT_READY, false), Outcome::Unknown);
+        assert_eq!(outcome(429, code::OVERLOADED, false), Outcome::Unknown);
+        assert_eq!(outcome(409, "fault:gone", true), Outcome::Unknown);
+        // The receipts say so.
+        assert_eq!(outcome(409, "fault:gone", false), Outcome::NotApplied);
+        assert_eq!(outcome(422, code::KEY_REUSED, false), Outcome::NotApplied);
+    }
 
     #[test]
     fn the_admin_api_is_on_the_same_host() {

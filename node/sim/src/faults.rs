@@ -45,8 +45,8 @@ pub struct Faults {
     pub bad_disks: BTreeSet<String>,
     /// The leader is to lose power when this host starts.
     ambush: Option<String>,
-    /// All are to lose power when another than this host leads, and for how long.
-    usurp: Option<(Option<String>, u64)>,
+    /// All are to lose power when somebody is elected in a later term, and for how long.
+    usurp: Option<(Option<u64>, u64)>,
 }
 
 impl Faults {
@@ -91,9 +91,8 @@ impl Faults {
                 self.end_cuts(world);
             }
         }
-        if let Some((before, ms)) = self.usurp.clone()
-            && let Some(leader) = world.leader()
-            && Some(&leader) != before.as_ref()
+        if let Some((before, ms)) = self.usurp
+            && world.term() > before
         {
             self.usurp = None;
             self.blackout(world, kube, ms);
@@ -331,7 +330,7 @@ impl Faults {
         match fault {
             Fault::Crash { power, ms, .. } => self.crash(world, kube, name, *power, *ms),
             Fault::Blackout { ms } => self.blackout(world, kube, *ms),
-            Fault::Usurp { ms } => self.usurp = Some((world.leader(), *ms)),
+            Fault::Usurp { ms } => self.usurp = Some((world.term(), *ms)),
             Fault::Restart { .. } => {
                 if let Some(live) = world.registry.live(name) {
                     live.stop();

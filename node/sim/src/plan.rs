@@ -96,7 +96,7 @@ pub enum Fault {
         /// Until the first starts again.
         ms: u64,
     },
-    /// All hosts lose power as soon as another leads than does now.
+    /// All hosts lose power as soon as somebody is elected in a later term.
     Usurp {
         /// Until the first starts again.
         ms: u64,
@@ -206,7 +206,7 @@ impl Plan {
             keys: rng.random_range(1..=6),
             lists: rng.random_range(1..=3),
             accounts: rng.random_range(2..=5),
-            think_ms: *pick(rng, &[10, 60, 200]),
+            think_ms: *pick(rng, &[2, 60, 200]),
             tries: *pick(rng, &[1, 4, 20]),
             writes: *pick(rng, &[30, 50, 80]),
         };
@@ -346,8 +346,8 @@ fn usurper(rng: &mut StdRng, replicas: u32, short: u64) -> Scene {
         ms: 5_000,
     };
     let mut scene: Vec<_> = (0..replicas).map(|ordinal| (0, slow(ordinal))).collect();
+    scene.push((40, Fault::Usurp { ms: short }));
     scene.push((50, crash(Whom::Leader, true, 4_000)));
-    scene.push((60, Fault::Usurp { ms: short }));
     (scene, 5_000)
 }
 

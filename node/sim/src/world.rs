@@ -227,6 +227,15 @@ impl World {
         leaders.next().is_none().then_some(name)
     }
 
+    /// The last term in which a running node was elected and takes itself for the leader.
+    pub fn term(&self) -> Option<u64> {
+        let running = self.registry.running();
+        let terms = running
+            .iter()
+            .map(|(_, live)| live.consensus.as_ref()?.elected());
+        terms.flatten().max()
+    }
+
     /// Takes a process down. The power goes first when it fails with it: a program that is
     /// dropped must write nothing more, and what was not synced is lost in part.
     pub fn crash(&mut self, name: &str, power: bool) {

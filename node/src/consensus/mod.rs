@@ -179,6 +179,15 @@ impl Consensus {
         self.0.leadership.clone()
     }
 
+    /// The term that this node was elected in, while the library takes it for the leader:
+    /// earlier than [`Consensus::leadership`].
+    pub fn elected(&self) -> Option<u64> {
+        use openraft::async_runtime::watch::WatchReceiver;
+        let metrics = self.0.raft.metrics();
+        let metrics = metrics.borrow_watched();
+        (metrics.state == openraft::ServerState::Leader).then_some(metrics.current_term)
+    }
+
     /// A position of the log such that a view that has applied it reflects everything that was
     /// acknowledged before this call. Arrivals share fences: one is under way, later ones join
     /// the next.

@@ -4,7 +4,7 @@
 
 mod common;
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use bytes::Bytes;
 use common::{Chance, committed, open_dir, open_state, padded};
@@ -14,6 +14,10 @@ use flower_store::{
 };
 
 const ENTRIES: u64 = 160;
+/// Cuts on one disk.
+const LIVES: u64 = 5;
+/// How many cuts a campaign makes; a test run makes few.
+const CUTS: &str = "FLOWER_POWER_CUTS";
 
 /// The group's committed history: the views of a state that applied it without any fault.
 struct Truth {
@@ -51,6 +55,44 @@ struct Reached {
     purges: u32,
 }
 
+/// What a node was doing when the power went.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Doing {
+    Nothing,
+    Flush,
+    Apply,
+    Checkpoint,
+    Purge,
+    Install,
+}
+
+/// How many cuts fell into each, and what they left; as JSON what a campaign reports.
+#[derive(Debug, Default)]
+struct Cuts {
+    by: BTreeMap<Doing, u64>,
+    reached: Reached,
+    steps: u64,
+}
+
+impl Cuts {
+    fn of(&self, doing: Doing) -> u64 {
+        self.by.get(&doing).copied().unwrap_or(0)
+    }
+
+    /// Nothing is lost, inconsistent or fails to open: each of that ends the campaign.
+    fn json(&self) -> String {
+        let by = self.by.iter();
+        let by: Vec<_> = by.map(|(doing, n)| format!("\"{doing:?}\": {n}")).collect();
+        format!(
+            "{{\"cuts\": {}, \"steps\": {}, \"by\": {{{}}}, \"lost\": 0, \"inconsistent\": 0, \
+             \"notOpened\": 0}}",
+            self.by.values().sum::<u64>(),
+            self.steps,
+            by.join(", ")
+        )
+    }
+}
+
 /// Everything that a flush promises.
 #[derive(Debug, Clone, PartialEq, Default)]
 struct LogContent {
@@ -81,6 +123,7 @@ struct Life<'a> {
     /// older leader.
     good: u64,
     votes: u64,
+    doing: Doing,
 }
 
 impl<'a> Life<'a> {
@@ -96,6 +139,7 @@ impl<'a> Life<'a> {
             applied,
             good,
             votes: 0,
+            doing: Doing::Nothing,
         };
         life.good = life.good_length();
         life
@@ -117,6 +161,7 @@ impl<'a> Life<'a> {
     }
 
     fn step(&mut self) -> Result<(), Fatal> {
+        self.doing = Doing::Nothing;
         match self.chance.below(20) {
             0..=5 => self.append(),
             6..=8 => self.flush(),
@@ -152,6 +197,11 @@ impl<'a> Life<'a> {
     }
 
     fn flush(&mut self) -> Result<(), Fatal> {
+        self.flush_as(Doing::Flush)
+    }
+
+    fn flush_as(&mut self, doing: Doing) -> Result<(), Fatal> {
+        self.doing = doing;
         self.log.push(content(&self.open));
         self.open.log.flush()?;
         self.log = vec![content(&self.open)];
@@ -159,6 +209,7 @@ impl<'a> Life<'a> {
     }
 
     fn apply(&mut self) -> Result<(), Fatal> {
+        self.doing = Doing::Apply;
         // A quorum's word is enough: the own log need not be flushed.
         let from = self.next_applied();
         let upto = (from + self.chance.below(6)).min(self.good);
@@ -174,6 +225,7 @@ impl<'a> Life<'a> {
     fn checkpoint(&mut self) -> Result<(), Fatal> {
         self.flush()?;
         let flushed = self.open.log.flush()?;
+        self.doing = Doing::Checkpoint;
         self.applied.push(self.open.state.applied());
         self.open.state.checkpoint(flushed)?;
         self.applied = vec![self.open.state.applied()];
@@ -188,7 +240,9 @@ impl<'a> Life<'a> {
         let upto = applied.index - self.chance.below(5).min(applied.index);
         let flushed = self.open.log.flush()?;
         let checkpoint = self.open.state.checkpoint(flushed)?;
-        self.open.log.purge(committed(upto).position, &checkpoint)
+        self.open.log.purge(committed(upto).position, &checkpoint)?;
+        // The records go with the next flush.
+        self.flush_as(Doing::Purge)
     }
 
     fn vote(&mut self) -> Result<(), Fatal> {
@@ -202,6 +256,7 @@ impl<'a> Life<'a> {
         let Some(view) = self.truth.views.get(index as usize) else {
             return Ok(());
         };
+        self.doing = Doing::Install;
         let disk = self.open.dir.disk().clone();
         let mut receiving = Receiving::start(disk, 1 << 20)?;
         for frame in ImageReader::new(view.clone()) {
@@ -214,7 +269,7 @@ impl<'a> Life<'a> {
                     let position = committed(index).position;
                     self.open.log.purge(position, &checkpoint)?;
                     self.good = index + 1;
-                    return self.flush();
+                    return self.flush_as(Doing::Install);
                 }
                 Err(flower_store::ImageError::Fatal(fatal)) => return Err(fatal),
                 Err(refused) => panic!("{refused}"),
@@ -267,8 +322,9 @@ impl<'a> Life<'a> {
     }
 }
 
-/// Runs lives on one disk, one after the other, each ended by a cut; returns the steps taken.
-fn campaign(truth: &Truth, seed: u64, lives: u64, reached: &mut Reached) -> u64 {
+/// Runs lives on one disk, one after the other, each ended by a cut.
+fn campaign(truth: &Truth, seed: u64, lives: u64, cuts: &mut Cuts) {
+    let reached = &mut cuts.reached;
     let sim = SimDisk::new(seed);
     let disk: Arc<dyn Disk> = Arc::new(sim.clone());
     let mut open = open_dir(&disk);
@@ -287,6 +343,7 @@ fn campaign(truth: &Truth, seed: u64, lives: u64, reached: &mut Reached) -> u64 
             steps += 1;
         }
         sim.cut_power();
+        *cuts.by.entry(life.doing).or_default() += 1;
         // Opened while the dead process's handles are still there, and used after their drop:
         // neither may touch what the other does.
         open = open_dir(&disk);
@@ -306,17 +363,30 @@ fn campaign(truth: &Truth, seed: u64, lives: u64, reached: &mut Reached) -> u64 
     let view = open.state.view();
     assert!(view.applied() <= end.max(view.installed()));
     assert_eq!(*view.totals(), truth.totals(view.applied()), "seed {seed}");
-    steps
+    cuts.steps += steps;
 }
 
 #[test]
 fn nothing_promised_is_lost_and_opening_is_bounded() {
     let truth = Truth::new();
-    let mut reached = Reached::default();
-    let steps: u64 = (1..=100)
-        .map(|seed| campaign(&truth, seed, 5, &mut reached))
-        .sum();
-    println!("500 cuts after {steps} steps: {reached:?}");
+    let mut cuts = Cuts::default();
+    let asked = std::env::var(CUTS).ok();
+    let count: u64 = asked.map_or(500, |asked| asked.parse().expect(CUTS));
+    for seed in 1..=count.div_ceil(LIVES) {
+        campaign(&truth, seed, LIVES, &mut cuts);
+    }
+    println!("{}", cuts.json());
+    let reached = cuts.reached;
+    // Of 12,000 at least 500 in each; of fewer as many in proportion.
+    for doing in [
+        Doing::Flush,
+        Doing::Apply,
+        Doing::Checkpoint,
+        Doing::Purge,
+        Doing::Install,
+    ] {
+        assert!(cuts.of(doing) * 24 >= count, "{doing:?}: {}", cuts.json());
+    }
     let Reached {
         lost_flush,
         unacknowledged_flush,
