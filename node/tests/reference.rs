@@ -89,13 +89,6 @@ fn commands() {
             )
         };
         write!(page, "\n## flower {name}\n\n{help}").unwrap();
-        for part in command.get_subcommands_mut() {
-            let below = part.get_name().to_owned();
-            if below != "help" {
-                let help = trimmed(&part.render_long_help().to_string());
-                write!(page, "\n### flower {name} {below}\n\n```text\n{help}```\n").unwrap();
-            }
-        }
     }
     check("cli.md", &page);
 }
