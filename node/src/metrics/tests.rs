@@ -16,6 +16,21 @@ use flower_api::{
 
 use super::*;
 
+fn deployment() -> DeploymentInfo {
+    DeploymentInfo {
+        hash: "aa".into(),
+        revision: Revision(1),
+        functions: Vec::new(),
+        build: Some(BuildInfo {
+            hash: "bb".into(),
+            since: Revision(2),
+            done: 3,
+            total: 4,
+        }),
+        failed_build: None,
+    }
+}
+
 fn report() -> Report {
     let plan = sizing::split(
         1 << 30,
@@ -60,18 +75,7 @@ fn report() -> Report {
         }],
         formed: true,
         owner: None,
-        deployment: Some(DeploymentInfo {
-            hash: "aa".into(),
-            revision: Revision(1),
-            functions: Vec::new(),
-            build: Some(BuildInfo {
-                hash: "bb".into(),
-                since: Revision(2),
-                done: 3,
-                total: 4,
-            }),
-            failed_build: None,
-        }),
+        deployment: Some(deployment()),
         ready: true,
         not_ready: None,
         images_received: 0,
