@@ -24,6 +24,11 @@ const PAGE_LIMIT: Duration = Duration::from_secs(120);
 const RETRY: Duration = Duration::from_millis(250);
 /// How much smaller the next page is after one that used up a budget.
 const SMALLER: u64 = 8;
+/// Rows of the first page, which may be made in the deployment's own entry.
+pub(crate) const FIRST_ROWS: u64 = 250;
+/// A page that took longer is followed by a smaller one, and only one that took less than half
+/// of it by a larger one: mutations wait while a page is made.
+const SHORT: Duration = Duration::from_millis(100);
 /// Pages of one row that may use up a budget before the build is given up: time is one, and a
 /// busy machine has little of it.
 const HOPELESS: u32 = 3;
@@ -97,10 +102,11 @@ impl Task {
 
     /// Has one page made, and learns from what became of it.
     async fn page(&mut self) {
-        let deadline = self.env.clock.mono() + PAGE_LIMIT;
+        let begun = self.env.clock.mono();
+        let deadline = begun + PAGE_LIMIT;
         match self.router.lead(self.pace.work(), deadline).await {
             Ok(Reply::Built(end)) => {
-                self.pace.made();
+                self.pace.made(self.env.clock.mono() - begun);
                 match end {
                     Some(PageEnd::Active) => tracing::info!("the deployment is built and active"),
                     Some(PageEnd::Failed(why)) => tracing::warn!(why, "the build failed"),
@@ -123,7 +129,7 @@ impl Task {
 }
 
 /// Such a problem may be one of the page's size: a smaller page may do.
-fn is_budget(problem: &Problem) -> bool {
+pub(crate) fn is_budget(problem: &Problem) -> bool {
     problem.code == code::BUDGET
 }
 
@@ -140,7 +146,7 @@ struct Pace {
 impl Default for Pace {
     fn default() -> Self {
         Self {
-            rows: PAGE_ROWS,
+            rows: FIRST_ROWS,
             stuck: 0,
             hopeless: None,
         }
@@ -155,9 +161,13 @@ impl Pace {
         }
     }
 
-    fn made(&mut self) {
+    fn made(&mut self, took: Duration) {
         self.stuck = 0;
-        self.rows = (self.rows * 2).min(PAGE_ROWS);
+        if took > SHORT {
+            self.rows = (self.rows / 2).max(1);
+        } else if took < SHORT / 2 {
+            self.rows = (self.rows * 2).min(PAGE_ROWS);
+        }
     }
 
     fn too_large(&mut self, problem: &Problem) {
@@ -181,16 +191,22 @@ mod tests {
     fn pages_become_as_large_as_they_may_be() {
         let over = Problem::new(422, code::BUDGET, "Too much", "it read too much");
         let mut pace = Pace::default();
-        for rows in [2_000, 250, 31, 3, 1] {
+        for rows in [FIRST_ROWS, 31, 3, 1] {
             assert_eq!((pace.rows, &pace.hopeless), (rows, &None));
             pace.too_large(&over);
         }
-        pace.made();
+        pace.made(SHORT / 4);
         assert_eq!((pace.rows, pace.stuck), (2, 0));
         (0..4).for_each(|_| pace.too_large(&over));
         let why = pace.hopeless.clone().unwrap();
         assert!(why.contains("it read too much"), "{why}");
-        (0..40).for_each(|_| pace.made());
+        (0..40).for_each(|_| pace.made(SHORT / 4));
         assert_eq!(pace.rows, PAGE_ROWS);
+        pace.made(SHORT);
+        assert_eq!(pace.rows, PAGE_ROWS);
+        pace.made(SHORT * 2);
+        assert_eq!(pace.rows, PAGE_ROWS / 2);
+        (0..40).for_each(|_| pace.made(SHORT * 2));
+        assert_eq!(pace.rows, 1);
     }
 }

@@ -11,12 +11,16 @@ use flower_api::{
 };
 use flower_engine::{
     View, ViewError, deploy,
-    derived::PAGE_ROWS,
     lane::{Reply, Work},
 };
 
 use crate::{
-    env::Mono, prepare::bad_bundle, read::unreadable, service::Service, workers::Isolates,
+    builder::{FIRST_ROWS, is_budget},
+    env::Mono,
+    prepare::bad_bundle,
+    read::unreadable,
+    service::Service,
+    workers::Isolates,
 };
 
 /// How long a call waits for a build before it answers with the progress.
@@ -81,13 +85,19 @@ impl Service {
             .load(deadline, inspect)
             .await?
             .map_err(|why| Box::new(bad_bundle(&why.problems.join("; "))))?;
-        let work = Work::Deploy {
-            source,
-            manifest: Arc::new(manifest),
-            managed_by: call.managed_by,
-            rows: PAGE_ROWS,
+        let manifest = Arc::new(manifest);
+        let work = |rows| Work::Deploy {
+            source: source.clone(),
+            manifest: manifest.clone(),
+            managed_by: call.managed_by.clone(),
+            rows,
         };
-        match self.router.lead(work, deadline).await? {
+        let mut reply = self.router.lead(work(FIRST_ROWS), deadline).await;
+        // Too much for an entry shared with the deployment: all of it in pages of their own.
+        if reply.as_ref().is_err_and(|problem| is_budget(problem)) {
+            reply = self.router.lead(work(0), deadline).await;
+        }
+        match reply? {
             Reply::Deployed {
                 hash,
                 changed,
