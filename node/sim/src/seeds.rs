@@ -7,7 +7,15 @@ use flower_store::sabotage::Break;
 pub const SECONDS: u64 = 12;
 
 /// Seeds that once failed, and what was wrong.
-pub const PAST: &[(u64, &str)] = &[];
+pub const PAST: &[(u64, &str)] = &[
+    (
+        33,
+        "a call sent on a second time told what the second leader refused, though the first may \
+         have done it",
+    ),
+    (91, "the same"),
+    (141, "the same"),
+];
 
 /// Seeds that every test run does twice.
 pub const TWICE: &[u64] = &[1, 2];
@@ -16,10 +24,15 @@ pub const TWICE: &[u64] = &[1, 2];
 /// changed in the node moves every world a little. Breaks that are not listed have not been
 /// caught yet by the seeds that were tried.
 pub const CATCHES: &[(Break, u64, u64)] = &[
-    (Break::LeaderRestore, 4, 12),
-    (Break::MemberIdReused, 2, 6),
-    (Break::NoFlush, 4, 6),
-    (Break::ReceiptOutsidePatch, 1, 3),
+    (Break::FenceBeforeCommit, 2, 12),
+    (Break::LeaderRestore, 1, 12),
+    (Break::MemberIdReused, 4, 12),
+    (Break::NoFlush, 1, 12),
+    (Break::PurgePastCheckpoint, 13, 12),
+    (Break::ReaderRecordNotWritten, 1, 12),
+    (Break::StaleAdminCall, 3, 12),
+    (Break::WatchSkips, 1, 12),
+    (Break::WrongMemberAccepted, 40, 12),
 ];
 
 /// A campaign of so many worlds must have reached every state.
@@ -37,4 +50,6 @@ pub const MUST_REACH: &[&str] = &[
     "stale call refused",
     "volume rotten",
     "volume wiped",
+    "watch resumed",
+    "watch told",
 ];
