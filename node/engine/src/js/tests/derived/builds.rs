@@ -36,6 +36,7 @@ impl World {
         let (view, revision) = (&world.view, Revision(1));
         let planned = deploy::plan_deployment(view, source, manifest(source), None, revision);
         world.view.apply(&planned.unwrap().patch);
+        world.take_over();
         world
     }
 
