@@ -159,11 +159,21 @@ impl Router {
     /// # Errors
     /// As the lane refuses; `not-leader` when another node leads.
     pub async fn lead(&self, work: Work, deadline: Mono) -> Result<Reply, Box<Problem>> {
-        match self.writer.submit(work, deadline).await {
-            Ok(reply) => Ok(reply),
-            Err(Refusal::Problem(problem)) => Err(problem),
-            Err(Refusal::Unknown) => Err(Box::new(unknown())),
-            Err(Refusal::NotLeading) => Err(Box::new(self.who_leads())),
+        loop {
+            match self.writer.submit(work.clone(), deadline).await {
+                Ok(reply) => return Ok(reply),
+                Err(Refusal::Problem(problem)) => return Err(problem),
+                Err(Refusal::Unknown) => return Err(Box::new(unknown())),
+                Err(Refusal::NotLeading) => {}
+            }
+            // Elected a moment ago, and its lane has not heard of it: nothing happened.
+            let leader = self.consensus.leader();
+            let ours = leader.is_some_and(|one| one.member == self.consensus.me().member);
+            let next = self.env.clock.mono() + LOOK_EVERY;
+            if !ours || next >= deadline {
+                return Err(Box::new(self.who_leads()));
+            }
+            self.env.clock.sleep_until(next).await;
         }
     }
 

@@ -3,7 +3,10 @@
 
 use std::{fs, path::PathBuf};
 
-use flower_bench::{footprint, page, run::Run};
+use flower_bench::{
+    footprint, page,
+    run::{Class, Run},
+};
 
 const SIZES: [u64; 3] = [10_000, 100_000, 300_000];
 
@@ -38,9 +41,15 @@ fn ten_thousand_orders_take_what_they_took() {
     let dir = tempfile::tempdir().unwrap();
     let (sizes, work) = footprint::fixed(dir.path(), SIZES[0]).unwrap();
     let kept = kept(SIZES[0]);
+    // What there is once, whatever the number of orders: the bundle and its manifest as the
+    // engine keeps them, which change with each of them.
+    let of_orders = |mut sizes: Vec<Class>| {
+        sizes.retain(|one| one.class != "application and marks");
+        sizes
+    };
     assert_eq!(
-        (sizes, work),
-        (kept.sizes, kept.work),
+        (of_orders(sizes), work),
+        (of_orders(kept.sizes), kept.work),
         "what is stored has changed: repeat the runs of docs/benchmarks when that is wanted"
     );
 }
