@@ -185,7 +185,12 @@ impl Consensus {
         use openraft::async_runtime::watch::WatchReceiver;
         let metrics = self.0.raft.metrics();
         let metrics = metrics.borrow_watched();
-        (metrics.state == openraft::ServerState::Leader).then_some(metrics.current_term)
+        // The term of its own election: that of the metrics may be a later one already, which
+        // another node asks for.
+        let vote = &metrics.vote;
+        let own = vote.committed && vote.leader_id.node_id == metrics.id;
+        let leads = metrics.state == openraft::ServerState::Leader;
+        (leads && own).then_some(vote.leader_id.term)
     }
 
     /// A position of the log such that a view that has applied it reflects everything that was

@@ -332,6 +332,7 @@ fn campaign(truth: &Truth, seed: u64, lives: u64, cuts: &mut Cuts) {
     for number in 0..lives {
         let mut life = Life::new(open, truth, seed * 1_000 + number);
         sim.fail_after(life.chance.below(120), Fault::PowerCut);
+        let behind_apply = life.chance.below(8) == 0;
         let mut running = true;
         while running && steps < 10_000 {
             running = life.step().is_ok()
@@ -343,7 +344,7 @@ fn campaign(truth: &Truth, seed: u64, lives: u64, cuts: &mut Cuts) {
             steps += 1;
             // An apply seldom touches the disk itself, so that few failures hit one: some
             // lives end just behind one, with what it wrote in memory alone.
-            if number % 8 == 7 && life.doing == Doing::Apply && life.chance.below(6) == 0 {
+            if behind_apply && life.doing == Doing::Apply && life.chance.below(6) == 0 {
                 break;
             }
         }

@@ -64,9 +64,9 @@ impl Observer {
             return Some(why);
         }
         let consensus = live.consensus.as_ref()?;
-        if let Some(term) = consensus.elected()
-            && let Some(member) = live.member
-            && let Some(why) = self.leaders.see(host, member, term)
+        let lead = *consensus.leadership().borrow();
+        if let Some(lead) = lead
+            && let Some(why) = self.leaders.see(host, lead.member(), lead.term())
         {
             return Some(why);
         }
