@@ -31,7 +31,7 @@ pub const REPLACED: Test = Test {
 /// See the file's head.
 pub const BUILT: Test = Test {
     name: "derived-built",
-    in_ci: true,
+    in_ci: false,
     what: "the leader killed while a changed derived value is built: built, and every cell as recomputed",
     run: |scene| Box::pin(built(scene)),
 };
@@ -60,8 +60,9 @@ async fn replaced(scene: Scene) -> Result<String> {
     ))
 }
 
-/// Rows of each of four clients that are there before the build.
-const ROWS: u64 = 8_000;
+/// Rows of each of eight clients that are there before the build: one client's values must fit
+/// the budgets of a call.
+const ROWS: u64 = 2_000;
 
 async fn built(scene: Scene) -> Result<String> {
     let flower = Flower::new(&scene, "db");
@@ -69,7 +70,7 @@ async fn built(scene: Scene) -> Result<String> {
     flower.ready(Duration::from_secs(180)).await?;
     let caller = Caller::of(&flower).await?;
     for from in (1..=ROWS).step_by(250) {
-        for client in 10..14 {
+        for client in 10..18 {
             let args = json!({"client": client, "from": from, "count": 250});
             let key = format!("fill-{client}-{from}");
             wait_for("rows to build over", Duration::from_secs(60), || async {

@@ -72,8 +72,9 @@ pub(super) fn gather(report: &Report, observed: &Observed) -> Vec<MetricFamily> 
     memory(&mut scrape, report, observed);
     stored(&mut scrape, report, observed);
     let build = report.deployment.as_ref().and_then(|d| d.build.as_ref());
-    scrape.known("flower_build_rows", build.map(|build| build.done));
-    scrape.known("flower_build_total_rows", build.map(|build| build.total));
+    let (done, total) = build.map_or((0, 0), |build| (build.done, build.total));
+    scrape.number("flower_build_rows", done);
+    scrape.number("flower_build_total_rows", total);
     if let Some(seconds) = observed.apply_lag_seconds {
         scrape.set("flower_apply_lag_seconds", &[], seconds);
     }

@@ -341,7 +341,7 @@ pub const METRICS: &[Metric] = &[
     gauge(
         "flower_build_rows",
         &[],
-        "Rows and cells that a deployment's build has walked; absent without a build.",
+        "Rows and cells that a deployment's build has walked; 0 without a build.",
     ),
     gauge(
         "flower_build_total_rows",
