@@ -227,6 +227,33 @@ async fn a_watch_tells_what_changed_and_nothing_else() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_step_begins_where_the_one_before_it_ended() {
+    let node = TestNode::serving(APP, quick()).await;
+    let http = &node.http;
+    let mut told = bump(http, "a").await;
+    let mut watch = http.watch(json!([read("a", "a")])).await;
+    let step = watch.news().await;
+    assert_eq!((&*step.name, step.id), ("open", None));
+    assert_eq!(watch.news().await.id, Some(told));
+    // Read, and written back to what it was: the watch moves on, and its client does not hear.
+    let evaluations = async || http.metric("flower_query_evaluations_total").await;
+    let before = evaluations().await;
+    let nothing = json!({ "name": "a", "by": 0 });
+    http.mutate("bump", "", nothing).await.ok();
+    let evaluated = async || evaluations().await > before;
+    until("it is evaluated again", evaluated).await;
+    bump(http, "a").await;
+    let step = loop {
+        let event = watch.next().await.unwrap();
+        if event.name == "step" {
+            break event;
+        }
+        told = event.id.unwrap_or(told);
+    };
+    assert_eq!(step.data["from"], told);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_resumed_watch_is_told_what_it_does_not_have() {
     let node = TestNode::serving(APP, quick()).await;
     let http = &node.http;

@@ -105,7 +105,7 @@ pub struct Opened {
 /// `step`: all queries of the watch are now as of `to`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Step {
-    /// Revision of the step before.
+    /// Revision that the client was told last, by a step, `same` or `open`.
     pub from: Revision,
     /// Revision of every result now.
     pub to: Revision,

@@ -15,6 +15,10 @@ pub const PAST: &[(u64, &str)] = &[
     ),
     (91, "the same"),
     (141, "the same"),
+    (
+        1_796_096_033_016,
+        "a step of a watch said that it begins at a revision that its client was never told",
+    ),
 ];
 
 /// Seeds that every test run does twice.

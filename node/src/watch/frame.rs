@@ -19,12 +19,21 @@ const COPIED: usize = 16 << 10;
 pub struct Frame {
     pieces: Vec<Bytes>,
     text: String,
+    /// The revision that its reader is at afterwards, when it says one.
+    to: Option<Revision>,
 }
 
 impl Frame {
     /// The watch is there.
     pub fn opened(watch: String, revision: Revision) -> Self {
-        Self::default().event(frame::OPEN, None, &Opened { watch, revision })
+        let mut open = Self::default().event(frame::OPEN, None, &Opened { watch, revision });
+        open.to = Some(revision);
+        open
+    }
+
+    /// The revision that its reader is at afterwards, when it says one.
+    pub fn to(&self) -> Option<Revision> {
+        self.to
     }
 
     /// Nothing has changed.
@@ -111,6 +120,7 @@ impl Frame {
             self.text.push('}');
         }
         self.text.push_str("]}\n\n");
+        self.to = Some(to);
         self
     }
 
@@ -128,6 +138,7 @@ impl Frame {
     fn event(mut self, name: &str, id: Option<Revision>, data: &impl Serialize) -> Self {
         if let Some(id) = id {
             self.text.push_str(&format!("id: {id}\n"));
+            self.to = Some(id);
         }
         let data = serde_json::to_string(data).unwrap_or_default();
         self.text

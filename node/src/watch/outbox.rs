@@ -12,6 +12,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use flower_api::Revision;
 use http_body::{Body, Frame as HttpFrame};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, OwnedSemaphorePermit};
@@ -47,6 +48,8 @@ struct Inner {
     count: u64,
     /// Since when nothing of what waits was taken.
     since: Option<Mono>,
+    /// The revision that the last frame with one left the client at.
+    told: Revision,
     ending: Ending,
     dropped: bool,
     reader: Option<Waker>,
@@ -84,6 +87,7 @@ impl Outbox {
         let now = self.0.clock.mono();
         let mut inner = self.0.inner.lock();
         inner.since.get_or_insert(now);
+        inner.told = frame.to().unwrap_or(inner.told);
         let pieces = frame.into_pieces().into();
         inner.frames.push_back(Waiting { pieces, room });
         inner.wake();
@@ -96,6 +100,11 @@ impl Outbox {
         if self.0.inner.lock().frames.is_empty() {
             self.put(frame, None);
         }
+    }
+
+    /// The revision that its client is at once everything put in is read.
+    pub fn told(&self) -> Revision {
+        self.0.inner.lock().told
     }
 
     /// Resolves when a frame may be put in.
@@ -253,7 +262,7 @@ mod tests {
     use super::*;
 
     fn frame(n: u64) -> Frame {
-        Frame::same(flower_api::Revision(n))
+        Frame::same(Revision(n))
     }
 
     async fn read(stream: &mut Stream) -> Option<String> {
@@ -269,7 +278,12 @@ mod tests {
             outbox.put(frame(n), None);
         }
         assert!(outbox.has_room().now_or_never().is_none());
-        outbox.put_if_idle(Frame::comment());
+        outbox.put_if_idle(frame(2));
+        assert_eq!(
+            outbox.told(),
+            Revision(1),
+            "what was not put in is not told"
+        );
         assert!(read(&mut stream).await.unwrap().contains("\"to\":0"));
         outbox.has_room().await;
         assert!(read(&mut stream).await.unwrap().contains("\"to\":1"));

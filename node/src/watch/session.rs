@@ -240,9 +240,9 @@ impl Session {
             Err(kib) => return Ok(Attempt::Room(kib)),
         };
         let first = board.hub.same(self.id.number).is_none();
-        let from = board.hub.settle(self.id.number, at, revision, outcomes);
+        let reached = board.hub.settle(self.id.number, at, revision, outcomes);
         drop(board);
-        let revision = revision.max(from);
+        let revision = revision.max(reached);
         let mut frame = Frame::default();
         let before = self.deployment.replace(deployment.clone());
         let reloaded = before.is_some_and(|before| before != *deployment);
@@ -252,7 +252,9 @@ impl Session {
         let frame = match (changes.is_empty(), first || reloaded) {
             (true, false) => return Ok(Attempt::Nothing),
             (true, true) => frame.and_same(revision),
-            (false, _) => frame.step(from, revision, &changes),
+            // From what the client was told last: it hears nothing of revisions between that
+            // changed nothing for it.
+            (false, _) => frame.step(self.outbox.told(), revision, &changes),
         };
         Ok(Attempt::Step(frame, room))
     }
