@@ -21,7 +21,8 @@ use serde::Serialize;
 #[derive(Debug, Parser)]
 #[command(version)]
 struct Args {
-    /// The first seed; without it one is drawn from the clock and printed.
+    /// The first seed; without it one is made from the hash of the committed tree, so that each
+    /// commit has seeds of its own, and the same ones however often it is tried.
     #[arg(long)]
     seed: Option<u64>,
     /// How many seeds.
@@ -137,19 +138,21 @@ fn named(name: &str) -> Result<Break, String> {
 
 fn first_seed(args: &Args) -> u64 {
     args.seed.unwrap_or_else(|| {
-        let now = std::time::SystemTime::now();
-        let since = now.duration_since(std::time::UNIX_EPOCH);
-        since.map_or(1, |d| d.as_secs() * 1_000)
+        let tree = git(&["rev-parse", "--short=12", "HEAD^{tree}"]);
+        let number = tree.and_then(|hash| u64::from_str_radix(hash.get(..12)?, 16).ok());
+        number.unwrap_or(1)
     })
 }
 
 fn commit() -> String {
-    let asked = std::process::Command::new("git")
-        .args(["rev-parse", "--short=12", "HEAD"])
-        .output();
-    let told = asked.ok().filter(|asked| asked.status.success());
-    let text = told.and_then(|told| String::from_utf8(told.stdout).ok());
-    text.map_or_else(|| "unknown".into(), |text| text.trim().to_owned())
+    git(&["rev-parse", "--short=12", "HEAD"]).unwrap_or_else(|| "unknown".into())
+}
+
+fn git(args: &[&str]) -> Option<String> {
+    let asked = std::process::Command::new("git").args(args).output();
+    let told = asked.ok().filter(|asked| asked.status.success())?;
+    let text = String::from_utf8(told.stdout).ok()?;
+    Some(text.trim().to_owned())
 }
 
 /// Seeds with one thing broken, until one fails.
