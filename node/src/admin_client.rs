@@ -134,9 +134,7 @@ impl AdminClient {
         let request = AdminRequest::post(path::PREPARE_STOP, Patience::Long);
         self.exchange(at, request).await?.accepted(at).map(drop)
     }
-}
 
-impl AdminClient {
     fn api(&self, at: &Endpoint) -> Result<Api, AdminError> {
         Api::new(&at.0, self.token.as_deref()).map_err(|bad| AdminError::Unreachable {
             endpoint: at.0.clone(),

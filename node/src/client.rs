@@ -130,10 +130,6 @@ impl Api {
         body: Bytes,
         limit: Duration,
     ) -> Result<Result<Chunks, Answer>, NoAnswer> {
-        let lost = |why: String| NoAnswer::Lost {
-            url: self.base.clone(),
-            why,
-        };
         let request = self.request(method, path, headers, body)?;
         let exchange = async {
             let response = self.respond(request).await?;
@@ -141,15 +137,10 @@ impl Api {
             if head.status == StatusCode::OK {
                 return Ok(Ok(Chunks::new(body, &self.base)));
             }
-            let read = Limited::new(body, ANSWER_BYTES_MAX).collect().await;
-            Ok(Err(Answer {
-                status: head.status,
-                headers: head.headers,
-                body: read.map_err(|e| lost(causes(&*e)))?.to_bytes(),
-            }))
+            self.whole(head, body).await.map(Err)
         };
         let in_time = tokio::time::timeout(limit, exchange).await;
-        in_time.unwrap_or_else(|_| Err(lost(format!("no answer within {limit:?}"))))
+        in_time.unwrap_or_else(|_| Err(self.lost(format!("no answer within {limit:?}"))))
     }
 
     /// Sends one request and reads the whole answer.
@@ -164,24 +155,33 @@ impl Api {
         body: Bytes,
         limit: Duration,
     ) -> Result<Answer, NoAnswer> {
-        let lost = |why: String| NoAnswer::Lost {
-            url: self.base.clone(),
-            why,
-        };
         let request = self.request(method, path, headers, body)?;
         let exchange = async {
             let (head, body) = self.respond(request).await?.into_parts();
-            let read = Limited::new(body, ANSWER_BYTES_MAX).collect().await;
-            let body = read.map_err(|e| lost(causes(&*e)))?.to_bytes();
-            Ok(Answer {
-                status: head.status,
-                headers: head.headers,
-                body,
-            })
+            self.whole(head, body).await
         };
         let seconds = limit.as_secs_f32();
         let in_time = tokio::time::timeout(limit, exchange).await;
-        in_time.unwrap_or_else(|_| Err(lost(format!("no answer within {seconds} s"))))
+        in_time.unwrap_or_else(|_| Err(self.lost(format!("no answer within {seconds} s"))))
+    }
+
+    fn lost(&self, why: String) -> NoAnswer {
+        let url = self.base.clone();
+        NoAnswer::Lost { url, why }
+    }
+
+    /// An answer, read to its end.
+    async fn whole(
+        &self,
+        head: http::response::Parts,
+        body: hyper::body::Incoming,
+    ) -> Result<Answer, NoAnswer> {
+        let read = Limited::new(body, ANSWER_BYTES_MAX).collect().await;
+        Ok(Answer {
+            status: head.status,
+            headers: head.headers,
+            body: read.map_err(|e| self.lost(causes(&*e)))?.to_bytes(),
+        })
     }
 
     fn request(

@@ -19,6 +19,7 @@ use crate::{
     env::Mono,
     prepare::bad_bundle,
     read::unreadable,
+    route::another_answer,
     service::Service,
     workers::Isolates,
 };
@@ -116,12 +117,7 @@ impl Service {
                 tracing::info!(hash = deployed.hash, changed, "deployed");
                 Ok(deployed)
             }
-            other => Err(Box::new(Problem::new(
-                500,
-                code::INTERNAL,
-                "Internal error",
-                format!("the lane gave another answer than a deployment's: {other:?}"),
-            ))),
+            other => Err(another_answer("a deployment's", &other)),
         }
     }
 

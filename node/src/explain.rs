@@ -9,15 +9,14 @@ use flower_api::{
     wire::{Problem, code},
 };
 use flower_engine::{
-    CallError, Cost, Deployment, Limits, ReadSet, Stamp, View, ViewError, deploy, explain,
-    limits::setting,
+    CallError, Cost, Deployment, Limits, ReadSet, View, deploy, explain, limits::setting,
 };
 use flower_store::StateView;
-use rand::RngCore;
 
 use crate::{
-    env::{Fatal, Mono},
+    env::Mono,
     prepare::no_application,
+    read::{read_stamp, unreadable},
     service::Service,
     workers::{Call, Isolates, Purpose},
 };
@@ -41,7 +40,7 @@ impl Service {
         let view = self.explained_view(ask.read.as_deref(), deadline).await?;
         let work = move |_: &mut Isolates, _: &_| {
             let revision = view.revision();
-            let found = active(&*view)?;
+            let found = deploy::current(&*view)?;
             let explained = found.map(|d| explain::cell(&*view, &d, revision, &ask.name, &ask.key));
             explained.transpose()
         };
@@ -49,7 +48,7 @@ impl Service {
             .workers
             .run(Purpose::Query, None, deadline, work)
             .await?;
-        match explained.map_err(|error| self.unreadable(&error))? {
+        match explained.map_err(|e| unreadable(&self.env.tasks, &e))? {
             None => Err(Box::new(no_application())),
             Some(Err(why)) => Err(malformed(why)),
             Some(Ok(explained)) => Ok(explained),
@@ -67,15 +66,10 @@ impl Service {
         deadline: Mono,
     ) -> Result<QueryExplained, Box<Problem>> {
         let view = self.explained_view(ask.read.as_deref(), deadline).await?;
-        let found = active(&*view).map_err(|error| self.unreadable(&error))?;
+        let found = deploy::current(&*view).map_err(|e| unreadable(&self.env.tasks, &e))?;
         let deployment = found.ok_or_else(|| Box::new(no_application()))?;
         let revision = view.revision();
-        let seeds = self.env.seeds.child(&format!("explain {revision}"));
-        let stamp = Stamp {
-            now_ms: self.env.clock.wall_ms(),
-            revision,
-            seed: seeds.rng().next_u64(),
-        };
+        let stamp = read_stamp(&self.env, "explain", revision);
         let (hash, clock) = (deployment.hash.clone(), self.env.clock.clone());
         let work = move |isolates: &mut Isolates, deadline: &_| {
             // The application is loaded before the clock is looked at.
@@ -108,7 +102,7 @@ impl Service {
             .await?;
         let (micros, ended) = match ran {
             Ok(ran) => ran,
-            Err(CallError::Storage(error)) => return Err(self.unreadable(&error)),
+            Err(CallError::Storage(error)) => return Err(unreadable(&self.env.tasks, &error)),
             Err(CallError::Refused(problem) | CallError::Fault(problem)) => {
                 return Err(Box::new(problem));
             }
@@ -129,20 +123,6 @@ impl Service {
     ) -> Result<Arc<StateView>, Box<Problem>> {
         let class = class(read).map_err(malformed)?;
         self.reader.view(class, deadline).await
-    }
-
-    /// The state cannot be read: the node stops.
-    fn unreadable(&self, error: &ViewError) -> Box<Problem> {
-        self.env.tasks.fail(Fatal::new(error.to_string()));
-        let detail = "this node cannot read its state and stops; ask another one";
-        Box::new(Problem::new(500, code::INTERNAL, "Internal error", detail))
-    }
-}
-
-fn active(view: &dyn View) -> Result<Option<Arc<Deployment>>, ViewError> {
-    match deploy::active(view)? {
-        Some((hash, ..)) => deploy::load(view, &hash),
-        None => Ok(None),
     }
 }
 

@@ -7,7 +7,7 @@ use flower_api::{
     admin,
     export::{self, Bundle, Header, Import, Imported, Line, Step},
     manifest::Manifest,
-    wire::{Problem, code},
+    wire::Problem,
 };
 use flower_engine::{
     import::{Mark, is_empty},
@@ -17,6 +17,7 @@ use flower_engine::{
 use crate::{
     env::{Fatal, Mono},
     prepare::{LAST_REVISION, bad_bundle, not_empty},
+    route::another_answer,
     service::Service,
     workers::Isolates,
 };
@@ -55,12 +56,7 @@ impl Service {
                 }
                 Ok(imported)
             }
-            other => Err(Box::new(Problem::new(
-                500,
-                code::INTERNAL,
-                "Internal error",
-                format!("the lane gave another answer than an import's: {other:?}"),
-            ))),
+            other => Err(another_answer("an import's", &other)),
         }
     }
 

@@ -10,8 +10,7 @@ use flower_api::{
     wire::{Problem, code},
 };
 use flower_engine::{
-    CallError, Deadline, PatchBuilder, ReadSet, ReadSetBuilder, Space, Stamp, View, ViewError,
-    deploy,
+    CallError, Deadline, PatchBuilder, ReadSet, ReadSetBuilder, Space, View, ViewError, deploy,
     key::meta,
     lane::{Drawn, Mark, Mutation, Prepared, Reply, Work},
     receipt::{self, Ended, Judged, Receipt},
@@ -84,14 +83,7 @@ pub fn prepare(
 fn trim(view: &dyn View, cutoff_ms: u64, limit: usize, now_ms: u64) -> Result<Prepared, ViewError> {
     let mut trim = receipt::trim(view, cutoff_ms, limit)?;
     if let Some(leftovers) = deploy::sweep(view, limit)? {
-        for write in leftovers.writes() {
-            match &write.value {
-                Some(value) => trim
-                    .patch
-                    .put(write.space, write.key.clone(), value.clone()),
-                None => trim.patch.delete(write.space, write.key.clone()),
-            }
-        }
+        trim.patch.add(PatchBuilder::from(&leftovers));
         // There may be more of them: soon again.
         trim.next_due_ms = Some(now_ms);
     }
@@ -158,11 +150,7 @@ fn mutate(
             name: &call.name,
             args: &call.args,
             view,
-            stamp: Stamp {
-                now_ms: drawn.now_ms,
-                revision: drawn.revision,
-                seed: drawn.seed,
-            },
+            stamp: drawn.into(),
         },
         deadline,
     );

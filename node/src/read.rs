@@ -8,8 +8,9 @@ use flower_api::{
     Revision,
     wire::{Problem, ReadClass, code},
 };
-use flower_engine::ViewError;
+use flower_engine::{Stamp, ViewError};
 use flower_store::StateView;
+use rand::RngCore;
 
 use crate::{
     consensus::{Consensus, Contact},
@@ -36,6 +37,17 @@ pub struct Answer {
     pub revision: Revision,
     /// Hash of the deployment that ran.
     pub deployment: Arc<str>,
+}
+
+/// Time and randomness of an evaluation that writes nothing; `what` keeps the seeds of one kind
+/// of them apart from those of others.
+pub(crate) fn read_stamp(env: &Env, what: &str, revision: Revision) -> Stamp {
+    let seeds = env.seeds.child(&format!("{what} {revision}"));
+    Stamp {
+        now_ms: env.clock.wall_ms(),
+        revision,
+        seed: seeds.rng().next_u64(),
+    }
 }
 
 /// The state cannot be read: the node stops.

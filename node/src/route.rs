@@ -399,6 +399,12 @@ fn doubtful(answer: Answer, minted: bool) -> Answer {
     }
 }
 
+/// The lane answered a work with what belongs to another kind of work.
+pub(crate) fn another_answer(than: &str, got: &Reply) -> Box<Problem> {
+    let detail = format!("the lane gave another answer than {than}: {got:?}");
+    Box::new(Problem::new(500, code::INTERNAL, "Internal error", detail))
+}
+
 fn not_leader() -> Problem {
     Problem::new(
         503,

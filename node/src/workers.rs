@@ -437,8 +437,7 @@ impl Isolates {
     ) -> Result<PatchBuilder, CallError> {
         *self.desk.bundle.lock() = Some(hash.to_owned());
         let isolate = self.isolate(&*view, hash)?;
-        let (patch, _) = isolate.store(roots, view, stamp, deadline)?;
-        Ok(patch)
+        isolate.store(roots, view, stamp, deadline)
     }
 
     /// Evaluates the derived values of a page of a build.

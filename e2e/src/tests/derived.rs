@@ -13,7 +13,7 @@ use tokio::process::Command;
 
 use super::Test;
 use super::volume_lost::purged;
-use crate::cluster::{Scene, condition};
+use crate::cluster::{Scene, condition, ensure_condition};
 use crate::flower::{BOARD, Flower};
 use crate::paths::{root, target};
 use crate::progress::wait_for;
@@ -94,13 +94,7 @@ async fn built(scene: Scene) -> Result<String> {
         Duration::from_secs(240),
         || async {
             let object = flower.object().await?;
-            let app = condition(&object, "AppDeployed").context("no condition yet")?;
-            ensure!(
-                app["status"] == "True",
-                "{}: {}",
-                app["reason"],
-                app["message"]
-            );
+            ensure_condition(&object, "AppDeployed")?;
             let board = caller.query("board", "fresh", &json!({})).await?;
             doubled(&board)
         },

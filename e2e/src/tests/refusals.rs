@@ -39,13 +39,13 @@ async fn run(scene: Scene) -> Result<String> {
         .await?;
     flower.ready(Duration::from_secs(60)).await?;
 
-    bundle(&scene, "export const add = ;").await?;
+    flower.bundle("export const add = ;").await?;
     saw.push(format!(
         "bundle: {}",
         shown(&flower, &["bundle", "app.js"]).await?
     ));
     untouched(&flower, &caller, &before).await?;
-    bundle(&scene, LEDGER).await?;
+    flower.bundle(LEDGER).await?;
     flower.ready(Duration::from_secs(60)).await?;
 
     saw.push(format!(
@@ -78,18 +78,6 @@ async fn run(scene: Scene) -> Result<String> {
     );
     untouched(&flower, &caller, &before).await?;
     Ok(saw.join("; "))
-}
-
-async fn bundle(scene: &Scene, source: &str) -> Result<()> {
-    scene
-        .apply(&json!({
-            "apiVersion": "v1",
-            "kind": "ConfigMap",
-            "metadata": {"name": "ledger"},
-            "data": {"app.js": source},
-        }))
-        .await
-        .map(drop)
 }
 
 /// A change that the API refuses, or that a condition and an event then refuse. Returns what was said.

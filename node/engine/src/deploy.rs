@@ -123,6 +123,17 @@ pub fn load(view: &dyn View, hash: &str) -> Result<Option<Arc<Deployment>>, View
     record::read_bundle(view, hash)
 }
 
+/// The deployment that is active, whole.
+///
+/// # Errors
+/// When the state cannot be read.
+pub fn current(view: &dyn View) -> Result<Option<Arc<Deployment>>, ViewError> {
+    match active(view)? {
+        Some((hash, ..)) => load(view, &hash),
+        None => Ok(None),
+    }
+}
+
 /// Decides a deployment over the rows in `view`. Who may deploy over a managed application
 /// is the caller's to check, with [`active`].
 ///

@@ -8,9 +8,10 @@ use axum::{
 };
 use bytes::Bytes;
 use flower_api::{
+    explain,
     export::{Import, PAGE_BYTES},
     limits,
-    wire::{Problem, ReadClass, header},
+    wire::{Problem, header},
 };
 use http::{HeaderValue, header as standard};
 use serde::Deserialize;
@@ -40,10 +41,7 @@ pub(super) async fn export(State(front): State<Front>, request: Request) -> Resp
         front.authenticate(Api::Admin, &parts.headers)?;
         let Query(wanted): Query<Wanted> =
             Query::try_from_uri(&parts.uri).map_err(|e| malformed(e.to_string()))?;
-        let class = match wanted.read.as_deref() {
-            None => ReadClass::Fresh,
-            Some(text) => text.parse().map_err(malformed)?,
-        };
+        let class = explain::class(wanted.read.as_deref()).map_err(malformed)?;
         front.service()?.export(wanted.cells, class, deadline).await
     };
     match opened.await {

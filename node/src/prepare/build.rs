@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use flower_engine::{
-    Deadline, DeployError, Overlay, PatchBuilder, PlannedDeployment, Stamp, View, ViewError,
+    Deadline, DeployError, Overlay, PatchBuilder, PlannedDeployment, View, ViewError,
     deploy::{self, Page, PageEnd, PageError},
     lane::{Drawn, Prepared, Reply},
 };
@@ -34,16 +34,7 @@ impl<'a> Pages<'a> {
         rows: u64,
         hopeless: Option<String>,
     ) -> Result<Option<Page>, PageError> {
-        let Drawn {
-            revision,
-            now_ms,
-            seed,
-        } = self.drawn;
-        let stamp = Stamp {
-            now_ms,
-            revision,
-            seed,
-        };
+        let (revision, stamp) = (self.drawn.revision, self.drawn.into());
         let (isolates, deadline) = (self.isolates, self.deadline);
         let mut evaluate = |task| isolates.build(&task, stamp, deadline);
         deploy::page(view, rows, hopeless, revision, &mut evaluate)

@@ -9,8 +9,7 @@ use flower_api::{
     wire::{Problem, code},
 };
 use flower_engine::{
-    CallError, Deadline, DeployError, Deployment, PatchBuilder, Space, Stamp, View, ViewError,
-    deploy,
+    CallError, Deadline, DeployError, Deployment, PatchBuilder, Space, View, ViewError, deploy,
     import::{self, ImportError, Mark, Roots},
     key::meta,
     lane::{Drawn, Import, Prepared, Reply},
@@ -44,7 +43,7 @@ pub(super) fn step(
     if let Step::Finish(counts) = &call.step {
         return finish(&mark, *counts);
     }
-    let Some(deployment) = active(&*view)? else {
+    let Some(deployment) = deploy::current(&*view)? else {
         // Nothing was deployed, so there are no rows either.
         mark.all_built = true;
         return Ok(match &call.step {
@@ -52,11 +51,7 @@ pub(super) fn step(
             _ => refuse(no_application()),
         });
     };
-    let stamp = Stamp {
-        now_ms: drawn.now_ms,
-        revision: drawn.revision,
-        seed: drawn.seed,
-    };
+    let stamp = drawn.into();
     let mut build =
         |view, roots: &Roots| isolates.store(&deployment.hash, roots, view, stamp, deadline);
     match &call.step {
@@ -155,7 +150,7 @@ fn begin(
                     let why = "its application is still being built here; import when it is active";
                     return Ok(refuse(position(why)));
                 }
-                Ok(planned) => extend(&mut patch, planned.patch.writes()),
+                Ok(planned) => patch.add(PatchBuilder::from(&planned.patch)),
                 Err(DeployError::Storage(error)) => return Err(error),
                 Err(DeployError::Refused(why)) => return Ok(refuse(bad_bundle(&why.join("; ")))),
             }
@@ -164,15 +159,6 @@ fn begin(
     import::trimmed(view, header, &mut patch)?;
     let mark = Mark::begin(&call.import, header);
     Ok(moved(patch, &mark))
-}
-
-fn extend(patch: &mut PatchBuilder, writes: &[flower_engine::Write]) {
-    for write in writes {
-        match &write.value {
-            Some(value) => patch.put(write.space, write.key.clone(), value.clone()),
-            None => patch.delete(write.space, write.key.clone()),
-        }
-    }
 }
 
 fn finish(mark: &Mark, counts: Counts) -> Result<Prepared, ViewError> {
@@ -214,13 +200,6 @@ fn done_already(step: &Step) -> Imported {
         built: 0,
         all_built: true,
         finished: true,
-    }
-}
-
-fn active(view: &dyn View) -> Result<Option<Arc<Deployment>>, ViewError> {
-    match deploy::active(view)? {
-        Some((hash, ..)) => deploy::load(view, &hash),
-        None => Ok(None),
     }
 }
 

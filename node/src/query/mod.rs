@@ -21,10 +21,9 @@ use flower_api::{
     Revision,
     wire::{Problem, code},
 };
-use flower_engine::{CallError, ReadSetBuilder, Space, Stamp, View, deploy, key::meta};
+use flower_engine::{CallError, ReadSetBuilder, Space, View, deploy, key::meta};
 use flower_store::StateView;
 use parking_lot::{Mutex, MutexGuard};
-use rand::RngCore;
 use tokio::sync::{Notify, Semaphore, watch};
 use tracing::Instrument;
 
@@ -32,7 +31,7 @@ use crate::{
     consensus::Consensus,
     env::{Env, Mono},
     prepare::no_application,
-    read::unreadable,
+    read::{read_stamp, unreadable},
     watch::hub::{Bounds, Hub, Number},
     workers::{Call, Isolates, Purpose, Workers, no_worker},
 };
@@ -316,12 +315,7 @@ impl Queries {
     ) -> Result<Arc<Outcome>, Box<Problem>> {
         let inner = &self.0;
         let revision = view.revision();
-        let seeds = inner.env.seeds.child(&format!("query {revision}"));
-        let stamp = Stamp {
-            now_ms: inner.env.clock.wall_ms(),
-            revision,
-            seed: seeds.rng().next_u64(),
-        };
+        let stamp = read_stamp(&inner.env, "query", revision);
         inner.evaluations.fetch_add(1, Ordering::Relaxed);
         let (asked, hash, seen) = (key.clone(), deployment.clone(), view.clone());
         let work = move |isolates: &mut Isolates, deadline: &_| {

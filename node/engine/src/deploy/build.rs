@@ -7,7 +7,7 @@ use bytes::Bytes;
 use flower_api::Revision;
 use serde::{Deserialize, Serialize};
 
-use super::record::damaged;
+use super::{record::damaged, walk::Stretch};
 use crate::{
     derived::Generation,
     error::ViewError,
@@ -86,16 +86,18 @@ impl Build {
         hex::decode(hex).unwrap_or_default()
     }
 
-    /// The first step has come to `key`, past so many more.
-    pub(crate) fn pass(&mut self, key: &[u8], more: u64) {
-        self.after = Some(hex::encode(key));
-        self.done += more;
-    }
-
-    /// The first step is at its end.
-    pub(crate) fn next_step(&mut self) {
-        self.steps.pop_front();
-        self.after = None;
+    /// The first step has walked a stretch. Answers how many of it were wanted.
+    pub(crate) fn walked(&mut self, stretch: &Stretch) -> u64 {
+        let more = stretch.found.len() as u64;
+        if let Some(last) = &stretch.last {
+            self.after = Some(hex::encode(last));
+            self.done += more;
+        }
+        if stretch.end {
+            self.steps.pop_front();
+            self.after = None;
+        }
+        more
     }
 
     pub(crate) fn encode(&self) -> Bytes {

@@ -233,14 +233,7 @@ fn index(
                 }
             }
         }
-        let more = found.found.len() as u64;
-        left -= more.min(left);
-        if let Some(last) = &found.last {
-            build.pass(last, more);
-        }
-        if found.end {
-            build.next_step();
-        }
+        left = left.saturating_sub(build.walked(&found));
     }
     Ok(Ok(()))
 }

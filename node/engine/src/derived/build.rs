@@ -311,14 +311,7 @@ impl Transaction {
             }
         };
         if let Some(building) = &mut self.building {
-            let more = found.found.len() as u64;
-            building.fed += more;
-            if let Some(last) = &found.last {
-                building.build.pass(last, more);
-            }
-            if found.end {
-                building.build.next_step();
-            }
+            building.fed += building.build.walked(&found);
         }
         Ok(true)
     }

@@ -176,12 +176,7 @@ impl Isolate {
         let (outcome, running) = self.run(transaction, deadline, |engine| engine.build(stamp));
         let lost = || calls::broken("the build", "the page lost its transaction").error;
         let running = running.ok_or_else(lost)?;
-        if let Some(failure) = running.failure {
-            return Err(failure);
-        }
-        if let Some(stop) = self.meter.stopped() {
-            return Err(self.meter.refusal(stop));
-        }
+        self.ended(&running)?;
         match outcome {
             Outcome::Result(_) => running.transaction.finish_page().ok_or_else(lost),
             Outcome::Fault(why) | Outcome::Error(why) | Outcome::Broken(why) => {
@@ -215,8 +210,7 @@ impl Isolate {
         (outcome, running)
     }
 
-    /// Stores cells for their own sake: evaluates them and what they read. Answers the patch
-    /// and how many cells were evaluated.
+    /// Stores cells for their own sake: evaluates them and what they read. Answers the patch.
     ///
     /// # Errors
     /// See [`CallError`]; `budget` when it is too much for one call.
@@ -226,7 +220,7 @@ impl Isolate {
         view: Arc<dyn View>,
         stamp: Stamp,
         deadline: &Deadline,
-    ) -> Result<(PatchBuilder, Cost), CallError> {
+    ) -> Result<PatchBuilder, CallError> {
         self.thrown = None;
         self.failed_reads = None;
         let mut transaction = self.begin(view, stamp, deadline, true);
@@ -237,11 +231,7 @@ impl Isolate {
         match running {
             None => Err(calls::broken("derived values", "the call lost its transaction").error),
             Some(running) => self.ended(&running).and_then(|()| match outcome {
-                Outcome::Result(_) => {
-                    let (mut cost, patch) = running.transaction.finish();
-                    cost.gas = self.meter.gas();
-                    Ok((patch, cost))
-                }
+                Outcome::Result(_) => Ok(running.transaction.finish().1),
                 Outcome::Fault(why) | Outcome::Error(why) | Outcome::Broken(why) => {
                     Err(calls::broken("derived values", why).error)
                 }

@@ -14,6 +14,7 @@ use flower_api::{
 use crate::{
     deploy::PageEnd,
     entry::{Entry, EntryKind},
+    limits::Stamp,
     reads::ReadSet,
     receipt::{Fingerprint, IdempotencyKey, Receipt, Scope},
     view::Patch,
@@ -49,6 +50,21 @@ pub struct Drawn {
     pub now_ms: u64,
     /// Seed of its random numbers.
     pub seed: u64,
+}
+
+impl From<Drawn> for Stamp {
+    fn from(drawn: Drawn) -> Self {
+        let Drawn {
+            revision,
+            now_ms,
+            seed,
+        } = drawn;
+        Self {
+            now_ms,
+            revision,
+            seed,
+        }
+    }
 }
 
 /// A call of a mutation.
