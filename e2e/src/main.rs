@@ -24,6 +24,7 @@ mod paths;
 mod process;
 mod programs;
 mod progress;
+mod report;
 mod run;
 mod status;
 mod steady;

@@ -8,7 +8,8 @@ use tokio::process::Command;
 
 use crate::cluster::{Cluster, Scene};
 use crate::paths::{Paths, root, target};
-use crate::progress::{heading, note, seconds, step};
+use crate::progress::{heading, note, step};
+use crate::report::{self, Outcome, Row};
 use crate::run::{last_lines, output};
 use crate::tests;
 use crate::{collect, deploy, host, image, programs, status};
@@ -27,23 +28,10 @@ impl Options {
     }
 }
 
-enum Outcome {
-    Passed,
-    Failed,
-    Skipped,
-}
-
-struct Row {
-    name: String,
-    outcome: Outcome,
-    took: Duration,
-    saw: String,
-}
-
-/// A check of the source tree: its name and the commands that must succeed.
+/// A check of the source tree: the command that must succeed.
 struct Check {
     name: &'static str,
-    commands: &'static [&'static [&'static str]],
+    command: &'static [&'static str],
 }
 
 /// The row of the check that `down` leaves nothing behind.
@@ -52,14 +40,19 @@ const LEFTOVERS: &str = "down-leaves-nothing";
 /// How many calls the engine and the reference evaluator are compared over with `--all`.
 const DIFFERENTIAL_STEPS: (&str, &str) = ("FLOWER_DIFFERENTIAL_STEPS", "100000");
 
+/// How long fresh seeds are simulated, seconds.
+const SIMULATED: u32 = 60;
+/// … with `--all`.
+const SIMULATED_ALL: u32 = 1_800;
+
 const CHECKS: &[Check] = &[
     Check {
         name: "format",
-        commands: &[&["cargo", "fmt", "--all", "--check"]],
+        command: &["cargo", "fmt", "--all", "--check"],
     },
     Check {
         name: "lints",
-        commands: &[&[
+        command: &[
             "cargo",
             "clippy",
             "--quiet",
@@ -68,33 +61,41 @@ const CHECKS: &[Check] = &[
             "--",
             "-D",
             "warnings",
-        ]],
+        ],
     },
     Check {
         name: "unit-tests",
-        commands: &[&["cargo", "test", "--quiet", "--workspace"]],
-    },
-    // Fresh seeds; past failures and the breaks are among the tests above.
-    Check {
-        name: "simulation",
-        commands: &[&[
-            "cargo",
-            "run",
-            "--quiet",
-            "--bin",
-            "flower-sim",
-            "--",
-            "--budget",
-            "60",
-        ]],
+        command: &["cargo", "test", "--quiet", "--workspace"],
     },
 ];
+
+/// Fresh seeds; past failures and the breaks are among the unit tests.
+const SIMULATION: Check = Check {
+    name: "simulation",
+    command: &[
+        "cargo",
+        "run",
+        "--quiet",
+        "--bin",
+        "flower-sim",
+        "--",
+        "--budget",
+    ],
+};
 
 /// Runs what is wanted; true when nothing failed.
 pub async fn run(paths: &Paths, options: &Options) -> Result<bool> {
     let mut rows = Vec::new();
     for check in CHECKS.iter().filter(|check| options.wants(check.name)) {
-        rows.push(timed(check.name, commands(check, options.all)).await);
+        let work = async {
+            command(check, options.all, None)
+                .await
+                .map(|_| String::new())
+        };
+        rows.push(timed(check.name, work).await);
+    }
+    if options.wants(SIMULATION.name) {
+        rows.push(timed(SIMULATION.name, simulation(options.all)).await);
     }
     for (name, work) in crate::charts::checks(paths) {
         if options.wants(name) {
@@ -113,7 +114,9 @@ pub async fn run(paths: &Paths, options: &Options) -> Result<bool> {
         "nothing is named like {:?}",
         options.filter
     );
-    Ok(table(&rows))
+    let file = report::write(&rows, options.all, &options.filter).await?;
+    println!("\nThis as a file: {}", file.display());
+    Ok(report::table(&rows))
 }
 
 /// Brings the cluster up to date and runs tests on it.
@@ -198,24 +201,32 @@ async fn one(paths: &Paths, test: &tests::Test) -> Result<String> {
     Ok(saw)
 }
 
-/// Runs a check's commands; what they said goes to a log.
-async fn commands(check: &Check, all: bool) -> Result<String> {
-    for words in check.commands {
-        let mut command = Command::new(words[0]);
-        command.args(&words[1..]).current_dir(root());
-        if all {
-            command.env(DIFFERENTIAL_STEPS.0, DIFFERENTIAL_STEPS.1);
-        }
-        output(command, None).await?;
+/// Runs a check's command; what it printed.
+async fn command(check: &Check, all: bool, more: Option<String>) -> Result<String> {
+    let words = check.command;
+    let mut command = Command::new(words[0]);
+    command.args(&words[1..]).args(more).current_dir(root());
+    if all {
+        command.env(DIFFERENTIAL_STEPS.0, DIFFERENTIAL_STEPS.1);
     }
-    Ok(String::new())
+    output(command, None).await
+}
+
+/// Simulates fresh seeds; the campaign's figures.
+async fn simulation(all: bool) -> Result<String> {
+    let seconds = if all { SIMULATED_ALL } else { SIMULATED };
+    let printed = command(&SIMULATION, all, Some(seconds.to_string())).await?;
+    let figures = printed
+        .lines()
+        .rfind(|line| line.contains(" worlds from seed "));
+    Ok(figures.unwrap_or_default().to_owned())
 }
 
 /// Runs one row of the table.
 async fn timed(name: &str, work: impl Future<Output = Result<String>>) -> Row {
     let begun = Instant::now();
     let result = step(name, work).await;
-    let took = begun.elapsed();
+    let seconds = begun.elapsed().as_secs_f64();
     let (outcome, saw) = match result {
         Ok(saw) => (Outcome::Passed, saw),
         Err(error) => (Outcome::Failed, format!("{error:#}")),
@@ -226,7 +237,7 @@ async fn timed(name: &str, work: impl Future<Output = Result<String>>) -> Row {
     Row {
         name: name.to_owned(),
         outcome,
-        took,
+        seconds,
         saw,
     }
 }
@@ -235,40 +246,9 @@ fn skipped(name: &str, why: &str) -> Row {
     Row {
         name: name.to_owned(),
         outcome: Outcome::Skipped,
-        took: Duration::ZERO,
+        seconds: 0.0,
         saw: why.to_owned(),
     }
-}
-
-/// Prints the table and the closing line; true when nothing failed.
-fn table(rows: &[Row]) -> bool {
-    println!();
-    let width = rows.iter().map(|row| row.name.len()).max().unwrap_or(0);
-    let (mut passed, mut failed, mut skipped) = (0, 0, 0);
-    for row in rows {
-        let word = match row.outcome {
-            Outcome::Passed => {
-                passed += 1;
-                "passed"
-            }
-            Outcome::Failed => {
-                failed += 1;
-                "FAILED"
-            }
-            Outcome::Skipped => {
-                skipped += 1;
-                "skipped"
-            }
-        };
-        let first = row.saw.lines().next().unwrap_or_default();
-        println!(
-            "{:<width$}  {word:<8}{:>13}  {first}",
-            row.name,
-            seconds(row.took)
-        );
-    }
-    println!("\n{passed} passed, {failed} failed, {skipped} skipped");
-    failed == 0
 }
 
 /// An error with the difference when a file is not what it should be; `FLOWER_E2E_BLESS=1` writes it.

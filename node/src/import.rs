@@ -15,8 +15,9 @@ use flower_engine::{
 };
 
 use crate::{
-    env::{Fatal, Mono},
+    env::Mono,
     prepare::{LAST_REVISION, bad_bundle, not_empty},
+    read::unreadable,
     route::another_answer,
     service::Service,
     workers::Isolates,
@@ -79,13 +80,8 @@ impl Service {
         }
         let view = self.consensus.view();
         let room = is_empty(&*view).and_then(|empty| Ok(empty || Mark::read(&*view)?.is_some()));
-        match room {
-            Ok(true) => {}
-            Ok(false) => return Err(Box::new(not_empty())),
-            Err(error) => {
-                self.env.tasks.fail(Fatal::new(error.to_string()));
-                return Err(refused("this node cannot read its state and stops"));
-            }
+        if !room.map_err(|error| unreadable(&self.env.tasks, &error))? {
+            return Err(Box::new(not_empty()));
         }
         if lines.is_empty() {
             return Ok(None);
