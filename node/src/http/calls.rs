@@ -1,10 +1,7 @@
-//! The client API: queries, mutations, receipts. Checks what HTTP says before anything runs;
-//! answers are made here, outcomes elsewhere.
+//! The client API: its routes, and what all its calls have in common: an id, a deadline,
+//! credentials, a partition, a log line, metrics. What the calls answer is made elsewhere.
 
-use std::{
-    sync::{Arc, atomic::Ordering},
-    time::Duration,
-};
+use std::{sync::atomic::Ordering, time::Duration};
 
 use axum::{
     Router,
@@ -16,11 +13,7 @@ use axum::{
 };
 use flower_api::{
     PartitionId,
-    wire::{Outcome, Problem, ReadClass, code, header},
-};
-use flower_engine::{
-    lane::{Mutation, Reply},
-    receipt::{Ended, Fingerprint, IdempotencyKey, Receipt, Scope},
+    wire::{Outcome, Problem, code, header},
 };
 use http::{
     HeaderMap, HeaderValue, StatusCode, Version,
@@ -32,24 +25,21 @@ use tracing::Instrument;
 use super::{
     Front,
     body::{self, Bound},
-    cors,
-    problem::{malformed, method_not_allowed, not_found, only, respond, set},
-    watch,
+    cors, mutation,
+    problem::{malformed, method_not_allowed, not_found, only, respond},
+    query, watch,
 };
 use crate::{
     auth::Api,
     dial,
     env::Mono,
     metrics::{CallKind, CallOutcome},
-    query::{canonical, is_named},
-    route::{DEADLINE_MS, KEY_MINTED, Origin, Routed},
-    service::{Found, Service},
+    route::{DEADLINE_MS, Origin},
+    service::Service,
 };
 
 /// Longest name of a function.
 const NAME_CHARS: usize = 128;
-/// Set, to `not-kept`, when the mutation happened and its result was too large to keep.
-const RESULT: &str = "flower-result";
 
 pub(super) type Answer = Result<Response, Box<Problem>>;
 
@@ -81,9 +71,12 @@ async fn last_answer(State(front): State<Front>, request: Request, next: Next) -
 
 fn routes(front: Front) -> Router {
     Router::new()
-        .route("/v1/p/{partition}/q/{name}", get(query).post(query))
-        .route("/v1/p/{partition}/m/{name}", post(mutation))
-        .route("/v1/p/{partition}/receipts/{key}", get(receipt))
+        .route(
+            "/v1/p/{partition}/q/{name}",
+            get(query::query).post(query::query),
+        )
+        .route("/v1/p/{partition}/m/{name}", post(mutation::mutation))
+        .route("/v1/p/{partition}/receipts/{key}", get(mutation::receipt))
         .route("/v1/p/{partition}/watch", post(watch::open))
         .route("/v1/p/{partition}/watch/{id}", patch(watch::change))
         .fallback(nothing)
@@ -107,7 +100,7 @@ pub(super) struct Call {
     pub(super) front: Front,
     pub(super) parts: Parts,
     pub(super) id: String,
-    subject: &'static str,
+    pub(super) subject: &'static str,
     pub(super) deadline: Mono,
 }
 
@@ -118,7 +111,7 @@ impl Call {
         decode(segment).ok_or_else(|| malformed("the path is not percent-encoded UTF-8"))
     }
 
-    fn function(&self) -> Result<String, Box<Problem>> {
+    pub(super) fn function(&self) -> Result<String, Box<Problem>> {
         let name = self.last_segment()?;
         function_name(&name).map(str::to_owned)
     }
@@ -161,7 +154,7 @@ impl Call {
             .await
     }
 
-    fn args_bound(&self) -> Bound {
+    pub(super) fn args_bound(&self) -> Bound {
         Bound {
             what: "the arguments",
             bytes: self.front.0.settings.limits.args_bytes,
@@ -295,239 +288,6 @@ fn told(problem: &Problem) -> CallOutcome {
     }
 }
 
-async fn query(State(front): State<Front>, request: Request) -> Response {
-    serve(front, Some(CallKind::Query), request, run_query).await
-}
-
-async fn run_query(call: Call, body: Body) -> Answer {
-    let name = call.function()?;
-    let class = match call.header(header::READ)? {
-        Some(text) => text.parse::<ReadClass>().map_err(malformed)?,
-        None => ReadClass::Local,
-    };
-    let (args, _share) = if call.parts.method == http::Method::POST {
-        let (bytes, share) = call.body(body).await?;
-        (body::arguments(&bytes)?, Some(share))
-    } else {
-        (body::arguments(args_parameter(&call)?.as_bytes())?, None)
-    };
-    let args =
-        canonical(&args).map_err(|why| malformed(format!("the arguments are wrong: {why}")))?;
-    let service = call.service()?;
-    let answer = service
-        .reader
-        .query(&name, &args, class, call.deadline)
-        .await?;
-    // What is no printable text names no result.
-    let named = call.parts.headers.get_all(standard::IF_NONE_MATCH).iter();
-    let mut named = named.filter_map(|value| value.to_str().ok());
-    let mut response = match named.any(|value| is_named(value, answer.etag)) {
-        false => json(StatusCode::OK, answer.result),
-        true => {
-            let mut response = Response::new(Body::empty());
-            *response.status_mut() = StatusCode::NOT_MODIFIED;
-            response
-        }
-    };
-    let headers = response.headers_mut();
-    set(headers, header::REQUEST_ID, &call.id);
-    set(headers, header::REVISION, answer.revision);
-    set(headers, header::DEPLOYMENT, answer.deployment);
-    set(headers, header::READ_SERVED, class);
-    set(headers, standard::ETAG.as_str(), answer.etag);
-    let vary = HeaderValue::from_static("authorization, flower-read");
-    headers.insert(standard::VARY, vary);
-    headers.insert(
-        standard::CACHE_CONTROL,
-        HeaderValue::from_static("private, no-cache"),
-    );
-    Ok(response)
-}
-
-/// The one parameter of a query by GET.
-fn args_parameter(call: &Call) -> Result<String, Box<Problem>> {
-    let mut args = None;
-    for pair in call.parts.uri.query().unwrap_or_default().split('&') {
-        match pair.split_once('=') {
-            _ if pair.is_empty() => {}
-            Some(("args", value)) if args.is_none() => {
-                let decoded = decode(&value.replace('+', " "));
-                args = Some(decoded.ok_or_else(|| malformed("'args' is not percent-encoded"))?);
-            }
-            _ => {
-                let shown: String = pair.chars().take(64).collect();
-                return Err(malformed(format!(
-                    "'{shown}' is no parameter of a query; there is one, 'args'"
-                )));
-            }
-        }
-    }
-    let args = args.unwrap_or_default();
-    let bound = call.args_bound();
-    if args.len() as u64 > bound.bytes {
-        return Err(super::problem::too_large(
-            bound.what,
-            bound.bytes,
-            bound.setting,
-        ));
-    }
-    Ok(args)
-}
-
-async fn mutation(State(front): State<Front>, request: Request) -> Response {
-    serve(front, Some(CallKind::Mutation), request, run_mutation).await
-}
-
-async fn run_mutation(call: Call, body: Body) -> Answer {
-    let name = call.function()?;
-    let given = call.header(header::IDEMPOTENCY_KEY)?;
-    let minted = given.is_none() || call.parts.headers.contains_key(KEY_MINTED);
-    let key: IdempotencyKey = match given {
-        Some(key) => key.parse()?,
-        None => call.front.mint_id().parse()?,
-    };
-    let (bytes, _share) = call.body(body).await?;
-    let args = body::arguments(&bytes)?;
-    let fingerprint = Fingerprint::of(&name, &args)
-        .map_err(|e| malformed(format!("the arguments are not JSON: {e}")))?;
-    let service = call.service()?;
-    if service.router.leads()
-        && let Some(full) = service.storage_full()
-    {
-        return Err(Box::new(full));
-    }
-    let wanted = Mutation {
-        scope: Scope {
-            partition: PartitionId::ROOT.to_owned(),
-            subject: call.subject.to_owned(),
-        },
-        key: key.clone(),
-        minted,
-        name,
-        args: Arc::from(args),
-        fingerprint,
-    };
-    let routed = service.router.mutate(wanted, &call.origin()).await;
-    let mut response = match routed {
-        Ok(Routed::There(answer)) => passed_on(answer),
-        Ok(Routed::Here(reply)) => mutated(*reply, &call.id)?,
-        Err(problem) => respond(*problem, &call.id),
-    };
-    // Whatever came of it, a retry needs the key.
-    set(response.headers_mut(), header::IDEMPOTENCY_KEY, &key);
-    Ok(response)
-}
-
-fn mutated(reply: Reply, id: &str) -> Answer {
-    let Reply::Mutated {
-        receipt,
-        unkept,
-        replayed,
-        deployment,
-    } = reply
-    else {
-        return Err(Box::new(Problem::new(
-            500,
-            code::INTERNAL,
-            "Internal error",
-            "the lane gave another answer than a mutation's",
-        )));
-    };
-    let mut response = match (receipt.ended, unkept) {
-        (Ended::Result(result), _) => json(StatusCode::OK, result),
-        (Ended::ResultNotKept, Some(result)) => json(StatusCode::OK, result),
-        (Ended::ResultNotKept, None) => {
-            let mut response = json(StatusCode::OK, "null".to_owned());
-            set(response.headers_mut(), RESULT, "not-kept");
-            response
-        }
-        (Ended::Fault(mut problem), _) => {
-            problem.revision = Some(receipt.revision);
-            respond(*problem, id)
-        }
-    };
-    let headers = response.headers_mut();
-    set(headers, header::REQUEST_ID, id);
-    set(headers, header::REVISION, receipt.revision);
-    set(headers, header::REPLAYED, replayed);
-    set(headers, header::RECEIPT_EXPIRES, rfc3339(receipt.until_ms));
-    if let Some(deployment) = deployment {
-        set(headers, header::DEPLOYMENT, deployment);
-    }
-    Ok(response)
-}
-
-async fn receipt(State(front): State<Front>, request: Request) -> Response {
-    serve(front, None, request, run_receipt).await
-}
-
-async fn run_receipt(call: Call, _: Body) -> Answer {
-    let key: IdempotencyKey = call.last_segment()?.parse()?;
-    let scope = Scope {
-        partition: PartitionId::ROOT.to_owned(),
-        subject: call.subject.to_owned(),
-    };
-    let service = call.service()?;
-    let origin = call.origin();
-    let deadline = origin.deadline;
-    let (leader, asked) = (service.clone(), key.clone());
-    let here = move || -> crate::env::Fut<'static, _> {
-        let (service, scope, key) = (leader.clone(), scope.clone(), asked.clone());
-        Box::pin(async move { service.receipt(&scope, &key, deadline).await })
-    };
-    let path = call.parts.uri.path();
-    match service.router.read(path, &origin, here).await? {
-        Err(answer) => Ok(passed_on(answer)),
-        Ok(found) => {
-            let mut response = match found {
-                Found::Stored(receipt) => stored(&key, &receipt),
-                Found::InFlight => json(
-                    StatusCode::ACCEPTED,
-                    serde_json::json!({ "key": key.as_str(), "state": "in-flight" }).to_string(),
-                ),
-                Found::Nothing => {
-                    return Err(Box::new(Problem::new(
-                        404,
-                        code::UNKNOWN_RECEIPT,
-                        "No such receipt",
-                        format!(
-                            "no mutation is known under key '{key}': it never ran, or its \
-                                 receipt is no longer kept"
-                        ),
-                    )));
-                }
-            };
-            set(response.headers_mut(), header::REQUEST_ID, &call.id);
-            Ok(response)
-        }
-    }
-}
-
-fn stored(key: &IdempotencyKey, receipt: &Receipt) -> Response {
-    let (status, result, problem) = match &receipt.ended {
-        Ended::Result(json) => (200, serde_json::from_str(json).ok(), None),
-        Ended::ResultNotKept => (200, None, None),
-        Ended::Fault(problem) => (problem.status, None, Some(problem)),
-    };
-    let told = serde_json::json!({
-        "key": key.as_str(),
-        "state": "stored",
-        "mutation": receipt.mutation,
-        "status": status,
-        "result": result.unwrap_or(serde_json::Value::Null),
-        "resultKept": receipt.ended != Ended::ResultNotKept,
-        "problem": problem,
-        "revision": receipt.revision,
-        "created": rfc3339(receipt.created_ms),
-        "expires": rfc3339(receipt.until_ms),
-    });
-    let mut response = json(StatusCode::OK, told.to_string());
-    let headers = response.headers_mut();
-    set(headers, header::REVISION, receipt.revision);
-    set(headers, header::RECEIPT_EXPIRES, rfc3339(receipt.until_ms));
-    response
-}
-
 pub(super) fn json(status: StatusCode, body: impl Into<Body>) -> Response {
     let mut response = Response::new(body.into());
     *response.status_mut() = status;
@@ -554,7 +314,7 @@ pub(super) fn passed_on(answer: dial::Answer) -> Response {
 }
 
 /// Percent-decoded; `None` when that is no UTF-8.
-fn decode(text: &str) -> Option<String> {
+pub(super) fn decode(text: &str) -> Option<String> {
     let mut out = Vec::with_capacity(text.len());
     let mut bytes = text.bytes();
     while let Some(byte) = bytes.next() {
@@ -569,13 +329,6 @@ fn decode(text: &str) -> Option<String> {
     String::from_utf8(out).ok()
 }
 
-fn rfc3339(ms: u64) -> String {
-    i64::try_from(ms)
-        .ok()
-        .and_then(|ms| jiff::Timestamp::from_millisecond(ms).ok())
-        .map_or_else(String::new, |at| format!("{at:.3}"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -587,10 +340,5 @@ mod tests {
         for bad in ["%", "%2", "%zz", "%ff"] {
             assert_eq!(decode(bad), None, "{bad}");
         }
-    }
-
-    #[test]
-    fn times_are_told_in_rfc_3339() {
-        assert_eq!(rfc3339(1_796_130_240_000), "2026-12-01T13:04:00.000Z");
     }
 }

@@ -9,7 +9,9 @@ mod cors;
 mod explain;
 mod exports;
 mod health;
+mod mutation;
 mod problem;
+mod query;
 mod server;
 mod watch;
 

@@ -5,6 +5,7 @@ use flower_engine::{Entry, EntryKind, PatchBuilder, ReadSetBuilder, Space};
 use proptest::prelude::*;
 
 use super::*;
+use crate::recent::{Ring, Written};
 
 const LIVE: u64 = 0;
 
