@@ -15,7 +15,7 @@ use flower_store::{
 use rand::RngCore;
 
 use crate::{
-    consensus::{Consensus, ConsensusSettings, Me, PersistCluster},
+    consensus::{Consensus, ConsensusSettings, Learned, Me, Persist},
     env::{Env, Fatal, LaneId},
 };
 
@@ -168,6 +168,7 @@ async fn start(env: &Env, settings: &NodeSettings, open: OpenDir) -> Result<Cons
         identity.member,
         identity.group,
         identity.cluster,
+        identity.admitted,
         settings.client_address.clone(),
         persist(env, dir),
     );
@@ -175,20 +176,20 @@ async fn start(env: &Env, settings: &NodeSettings, open: OpenDir) -> Result<Cons
     Consensus::open(env, settings, me, log, state, full_repairs).await
 }
 
-fn persist(env: &Env, dir: DataDir) -> PersistCluster {
+fn persist(env: &Env, dir: DataDir) -> Persist {
     let env = env.clone();
     let dir = Arc::new(parking_lot::Mutex::new(dir));
-    Box::new(move |cluster| {
+    Box::new(move |learned| {
         let (env, dir) = (env.clone(), dir.clone());
         Box::pin(async move {
-            let adopt = move || dir.lock().adopt(&cluster);
-            match env.run_on(LaneId::Files, adopt).await {
-                Ok(Ok(())) => Ok(()),
-                Ok(Err(error @ (AdoptError::OtherCluster { .. } | AdoptError::Fatal(_)))) => {
-                    Err(std::io::Error::other(error))
-                }
-                Err(gone) => Err(std::io::Error::other(gone)),
-            }
+            let save = move || match learned {
+                Learned::Cluster(cluster) => dir.lock().adopt(&cluster),
+                Learned::Admitted => dir.lock().admit().map_err(AdoptError::Fatal),
+            };
+            let saved = env.run_on(LaneId::Files, save).await;
+            saved
+                .map_err(std::io::Error::other)?
+                .map_err(std::io::Error::other)
         })
     })
 }

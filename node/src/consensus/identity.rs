@@ -1,7 +1,13 @@
-//! Who this node is: member id, group, and the cluster once there is one. The cluster is
-//! adopted once, made durable before anyone is told, and never changes.
+//! Who this node is: member id, group, the cluster once there is one, and whether it has been
+//! in a configuration of it. Both are learned once, and made durable before anyone is told.
 
-use std::{io, sync::Arc};
+use std::{
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
 
 use arc_swap::ArcSwapOption;
 use flower_api::{ClusterId, GroupId, MemberId};
@@ -14,8 +20,17 @@ use super::{
 };
 use crate::env::Fut;
 
-/// Makes the cluster id durable in the data directory.
-pub type PersistCluster = Box<dyn Fn(ClusterId) -> Fut<'static, io::Result<()>> + Send + Sync>;
+/// What a node learns of itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Learned {
+    /// The cluster that it belongs to.
+    Cluster(ClusterId),
+    /// It has been in a configuration.
+    Admitted,
+}
+
+/// Makes it durable in the data directory.
+pub type Persist = Box<dyn Fn(Learned) -> Fut<'static, io::Result<()>> + Send + Sync>;
 
 /// This node's identity.
 pub struct Me {
@@ -26,7 +41,8 @@ pub struct Me {
     /// `host:port` of its client API, as other members reach it.
     pub client_address: String,
     cluster: ArcSwapOption<ClusterId>,
-    persist: PersistCluster,
+    admitted: AtomicBool,
+    persist: Persist,
     adopting: Mutex<()>,
 }
 
@@ -36,14 +52,16 @@ impl Me {
         member: MemberId,
         group: GroupId,
         cluster: Option<ClusterId>,
+        admitted: bool,
         client_address: String,
-        persist: PersistCluster,
+        persist: Persist,
     ) -> Arc<Self> {
         Arc::new(Self {
             member,
             group,
             client_address,
             cluster: ArcSwapOption::from_pointee(cluster),
+            admitted: AtomicBool::new(admitted),
             persist,
             adopting: Mutex::new(()),
         })
@@ -64,10 +82,27 @@ impl Me {
         if let Some(mine) = self.cluster() {
             return Ok(mine == *cluster);
         }
-        (self.persist)(cluster.clone()).await?;
+        (self.persist)(Learned::Cluster(cluster.clone())).await?;
         self.cluster.store(Some(Arc::new(cluster.clone())));
         tracing::info!(%cluster, member = %self.member, "joined a cluster");
         Ok(true)
+    }
+
+    /// Whether it has been in a configuration, now or before a restart.
+    pub(crate) fn was_admitted(&self) -> bool {
+        self.admitted.load(Ordering::Relaxed)
+    }
+
+    /// Remembers that it is in a configuration; durable when this returns.
+    ///
+    /// # Errors
+    /// When it cannot be made durable.
+    pub(crate) async fn admit(&self) -> io::Result<()> {
+        if !self.was_admitted() {
+            (self.persist)(Learned::Admitted).await?;
+            self.admitted.store(true, Ordering::Relaxed);
+        }
+        Ok(())
     }
 
     /// Whether a peer that has proved the secret may talk to this node; a pure decision but
@@ -108,6 +143,7 @@ mod tests {
             MemberId(2),
             GroupId(0),
             cluster.map(|c| ClusterId(c.into())),
+            false,
             String::new(),
             Box::new(|_| Box::pin(async { Ok(()) })),
         )

@@ -3,7 +3,7 @@
 
 use std::sync::{
     Arc,
-    atomic::{AtomicBool, AtomicU64, Ordering},
+    atomic::{AtomicU64, Ordering},
 };
 
 use flower_api::MemberId;
@@ -11,7 +11,7 @@ use openraft::{RaftMetrics, ServerState, async_runtime::watch::WatchReceiver};
 use tokio::sync::watch;
 
 use super::{
-    Raft,
+    Me, Raft,
     state::{AppliedAt, StateStore},
     types::Types,
 };
@@ -40,18 +40,12 @@ impl Leadership {
 #[derive(Default)]
 pub(crate) struct Counters {
     leader_changes: AtomicU64,
-    was_member: AtomicBool,
 }
 
 impl Counters {
     /// How often another leader was seen.
     pub(crate) fn leader_changes(&self) -> u64 {
         self.leader_changes.load(Ordering::Relaxed)
-    }
-
-    /// Whether this process has seen its member in a configuration.
-    pub(crate) fn was_member(&self) -> bool {
-        self.was_member.load(Ordering::Relaxed)
     }
 }
 
@@ -62,13 +56,13 @@ pub(crate) struct Watched {
 }
 
 /// Starts the task that follows the library.
-pub(crate) fn watch(env: &Env, raft: &Raft, state: &StateStore, me: MemberId) -> Watched {
+pub(crate) fn watch(env: &Env, raft: &Raft, state: &StateStore, me: &Arc<Me>) -> Watched {
     let (send_leadership, leadership) = watch::channel(None);
     let (send_recovered, recovered) = watch::channel(false);
     let counters = Arc::new(Counters::default());
     let follower = Follower {
         env: env.clone(),
-        me,
+        me: me.clone(),
         replay_until: state.replay_until(),
         leadership: send_leadership,
         recovered: send_recovered,
@@ -86,7 +80,7 @@ pub(crate) fn watch(env: &Env, raft: &Raft, state: &StateStore, me: MemberId) ->
 
 struct Follower {
     env: Env,
-    me: MemberId,
+    me: Arc<Me>,
     replay_until: Option<u64>,
     leadership: watch::Sender<Option<Leadership>>,
     recovered: watch::Sender<bool>,
@@ -109,6 +103,15 @@ impl Follower {
             {
                 return Err(Fatal::new(format!("consensus has stopped: {error}")));
             }
+            if metrics
+                .membership_config
+                .get_node(&self.me.member.0)
+                .is_some()
+            {
+                self.me.admit().await.map_err(|error| {
+                    Fatal::new(format!("its membership cannot be remembered: {error}"))
+                })?;
+            }
             self.publish(&metrics, at);
             tokio::select! {
                 changed = progress.changed() => if changed.is_err() {
@@ -130,10 +133,7 @@ impl Follower {
             self.counters.leader_changes.fetch_add(1, Ordering::Relaxed);
             self.env.probe.leader_changed();
         }
-        if metrics.membership_config.get_node(&self.me.0).is_some() {
-            self.counters.was_member.store(true, Ordering::Relaxed);
-        }
-        let now = usable(self.me, metrics.state, metrics.current_term, at);
+        let now = usable(self.me.member, metrics.state, metrics.current_term, at);
         self.leadership.send_if_modified(|before| {
             let changed = *before != now;
             if changed {

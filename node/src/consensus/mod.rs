@@ -37,7 +37,7 @@ use tokio::sync::watch;
 pub use contact::Contact;
 pub use fence::FenceError;
 pub use handshake::{FixedSecrets, PeerSecrets};
-pub use identity::{Me, PersistCluster};
+pub use identity::{Learned, Me, Persist};
 pub use leadership::Leadership;
 pub use propose::{AppliedSignal, FlushedSignal, Proposal, ProposeError};
 pub use report::ConsensusReport;
@@ -149,7 +149,7 @@ impl Consensus {
             complaints: Arc::default(),
         };
         env.tasks.spawn("peer port", server.run(listener));
-        let watched = leadership::watch(env, &raft, &state, me.member);
+        let watched = leadership::watch(env, &raft, &state, &me);
         upkeep::start(env, &raft, &state, &log, &outgoing, &settings);
         Ok(Self(Arc::new(Inner {
             env: env.clone(),

@@ -61,7 +61,7 @@ impl Consensus {
             self.0.me.cluster().is_some(),
             self.0.me.member,
             configuration(&self.metrics()).as_ref(),
-            self.0.counters.was_member(),
+            self.0.me.was_admitted(),
         )
     }
 
@@ -77,7 +77,7 @@ impl Consensus {
                 self.0.me.cluster().is_some(),
                 self.0.me.member,
                 configuration.as_ref(),
-                self.0.counters.was_member(),
+                self.0.me.was_admitted(),
             ),
             role: role(&metrics, configuration.as_ref()),
             term: metrics.current_term,
@@ -195,7 +195,9 @@ pub(super) fn is_alone(metrics: &RaftMetrics<Types>) -> bool {
 }
 
 /// A member that finds itself in no configuration is joining, unless it has been in one: the
-/// configurations that a new member receives first were written before it was added.
+/// configurations that a new member receives first were written before it was added. One that
+/// has been is removed once that is known to be committed, and a member until then: it may be
+/// the last thing that it hears, and it must never look as if it could be added once more.
 fn lifecycle(
     has_cluster: bool,
     me: MemberId,
@@ -206,8 +208,9 @@ fn lifecycle(
         _ if !has_cluster => Lifecycle::Uninitialized,
         None => Lifecycle::Joining,
         Some(known) if known.members.contains_key(&me) => Lifecycle::Member,
-        Some(known) if known.committed && was_member => Lifecycle::Removed,
-        Some(_) => Lifecycle::Joining,
+        Some(_) if !was_member => Lifecycle::Joining,
+        Some(known) if known.committed => Lifecycle::Removed,
+        Some(_) => Lifecycle::Member,
     }
 }
 
@@ -250,7 +253,8 @@ mod tests {
             (true, Some(&without), false, Lifecycle::Joining),
             (true, Some(&with), false, Lifecycle::Member),
             (true, Some(&with), true, Lifecycle::Member),
-            (true, Some(&pending), true, Lifecycle::Joining),
+            (true, Some(&pending), true, Lifecycle::Member),
+            (true, Some(&pending), false, Lifecycle::Joining),
             (true, Some(&without), true, Lifecycle::Removed),
         ] {
             assert_eq!(lifecycle(cluster, me, known, was_member), expected);

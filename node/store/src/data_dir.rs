@@ -36,6 +36,9 @@ pub struct Identity {
     pub cluster: Option<ClusterId>,
     /// The group.
     pub group: GroupId,
+    /// It has been in a configuration of its group: when it is in none, it was removed.
+    #[serde(default)]
+    pub admitted: bool,
 }
 
 /// Sizes of caches, bytes, and the group that the node was started for.
@@ -207,6 +210,7 @@ impl DataDir {
                 member,
                 cluster: None,
                 group: settings.group,
+                admitted: false,
             },
         };
         dir.save(&dir.identity).map_err(|e| OpenError::Io {
@@ -285,15 +289,33 @@ impl DataDir {
                 theirs: cluster.clone(),
             }),
             None => {
-                let identity = Identity {
+                self.become_this(Identity {
                     cluster: Some(cluster.clone()),
                     ..self.identity.clone()
-                };
-                self.save(&identity)?;
-                self.identity = identity;
+                })?;
                 Ok(())
             }
         }
+    }
+
+    /// Remembers, durably, that the directory's member has been in a configuration.
+    ///
+    /// # Errors
+    /// When the disk fails.
+    pub fn admit(&mut self) -> Result<(), Fatal> {
+        if self.identity.admitted {
+            return Ok(());
+        }
+        self.become_this(Identity {
+            admitted: true,
+            ..self.identity.clone()
+        })
+    }
+
+    fn become_this(&mut self, identity: Identity) -> Result<(), Fatal> {
+        self.save(&identity)?;
+        self.identity = identity;
+        Ok(())
     }
 
     fn save(&self, identity: &Identity) -> Result<(), Fatal> {

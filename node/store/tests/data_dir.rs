@@ -75,11 +75,23 @@ fn an_identity_is_minted_once_and_adopted_once() {
     );
     sim.cut_power();
     drop(first);
-    let Opened::Member(member) = open(&disk).unwrap() else {
+    let Opened::Member(mut member) = open(&disk).unwrap() else {
         panic!("no member")
     };
     assert_eq!(member.dir.identity().cluster, Some(cluster("one")));
     assert_eq!(member.dir.identity().group, GroupId(0));
+    assert!(!member.dir.identity().admitted);
+    member.dir.admit().unwrap();
+    let saved = sim.operations();
+    member.dir.admit().unwrap();
+    assert_eq!(sim.operations(), saved, "known already");
+    sim.cut_power();
+    drop(member);
+    let Opened::Member(member) = open(&disk).unwrap() else {
+        panic!("no member")
+    };
+    assert!(member.dir.identity().admitted);
+    assert_eq!(member.dir.identity().cluster, Some(cluster("one")));
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! A member id is one data directory's life: it is never seen on another volume, and once it
-//! has left a committed configuration it never comes back into one.
+//! has left a committed configuration it never comes back into one. One that left before it
+//! heard of anything may: nothing is on its volume.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,6 +13,8 @@ pub struct Members {
     /// Of the newest committed configuration.
     version: (u64, u64),
     present: BTreeSet<MemberId>,
+    /// Members that know that they are some.
+    heard: BTreeSet<MemberId>,
     gone: BTreeSet<MemberId>,
 }
 
@@ -28,6 +31,11 @@ impl Members {
         })
     }
 
+    /// A node knows that it is a member.
+    pub fn hears(&mut self, member: MemberId) {
+        self.heard.insert(member);
+    }
+
     /// A node knows a configuration to be committed.
     pub fn configured(&mut self, configuration: &Configuration) -> Option<String> {
         let version = (configuration.version.term, configuration.version.index);
@@ -35,7 +43,8 @@ impl Members {
             return None;
         }
         let now: BTreeSet<MemberId> = configuration.members.keys().copied().collect();
-        self.gone.extend(self.present.difference(&now));
+        let left = self.present.difference(&now);
+        self.gone.extend(left.filter(|id| self.heard.contains(id)));
         let back = now.intersection(&self.gone).next().copied();
         (self.version, self.present) = (version, now);
         back.map(|member| format!("member {member} was removed and is in the configuration again"))
@@ -75,14 +84,16 @@ mod tests {
                 .map(|id| (MemberId(*id), String::new()))
                 .collect(),
         };
-        assert_eq!(members.configured(&configuration(1, &[1, 2, 3])), None);
+        members.hears(MemberId(3));
+        assert_eq!(members.configured(&configuration(1, &[1, 2, 3, 5])), None);
         assert_eq!(members.configured(&configuration(2, &[1, 2])), None);
         assert_eq!(
             members.configured(&configuration(1, &[1, 2, 3])),
             None,
             "old news"
         );
-        assert_eq!(members.configured(&configuration(3, &[1, 2, 4])), None);
+        let deaf = configuration(3, &[1, 2, 4, 5]);
+        assert_eq!(members.configured(&deaf), None, "5 heard of nothing");
         assert!(
             members
                 .configured(&configuration(4, &[1, 2, 3, 4]))

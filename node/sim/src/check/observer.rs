@@ -81,6 +81,7 @@ impl Observer {
         }
         // Reports cost more; configurations change rarely.
         if steps.is_multiple_of(16) && consensus.lifecycle() == Lifecycle::Member {
+            live.member.inspect(|member| self.members.hears(*member));
             let report = consensus.report();
             let positions = report.positions;
             for (state, reached) in [
