@@ -272,6 +272,11 @@ impl Flower {
 
     /// Kills a pod's node at once, from outside; returns the processes killed.
     pub async fn kill(&self, pod: &str) -> Result<Vec<i32>> {
+        self.signal(pod, Signal::SIGKILL).await
+    }
+
+    /// Sends a signal to a pod's processes, from outside; returns them.
+    pub async fn signal(&self, pod: &str, signal: Signal) -> Result<Vec<i32>> {
         let object = self.scene.get("Pod", pod).await?;
         let statuses = object["status"]["containerStatuses"]
             .as_array()
@@ -286,12 +291,12 @@ impl Flower {
                 continue;
             };
             for pid in processes_of(id)? {
-                kill(Pid::from_raw(pid), Signal::SIGKILL)?;
+                kill(Pid::from_raw(pid), signal)?;
                 killed.push(pid);
             }
         }
         if killed.is_empty() {
-            bail!("{pod} has no process to kill");
+            bail!("{pod} has no process to signal");
         }
         Ok(killed)
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use flower_api::{
-    admin::{ActiveDeployment, AdminError, Endpoint, path},
+    admin::{ActiveDeployment, AdminError, Done, Endpoint, Recover, Survey, path},
     explain::{AskCell, AskQuery, CellExplained, QueryExplained},
     export::{Import, Imported},
     transport::{AdminAnswer, AdminRequest, AdminTransport, Patience},
@@ -33,9 +33,16 @@ pub fn limit(patience: Patience) -> Duration {
 }
 
 /// Calls admin APIs with one token.
-#[derive(Debug, Clone, Default)]
+#[derive(Clone, Default)]
 pub struct AdminClient {
     token: Option<String>,
+}
+
+/// Without the token.
+impl std::fmt::Debug for AdminClient {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("AdminClient").finish_non_exhaustive()
+    }
 }
 
 impl AdminClient {
@@ -124,6 +131,26 @@ impl AdminClient {
     pub async fn checkpoint(&self, at: &Endpoint) -> Result<(), AdminError> {
         let request = AdminRequest::post(path::CHECKPOINT, Patience::Change);
         self.exchange(at, request).await?.accepted(at).map(drop)
+    }
+
+    /// What a recovery of a lost quorum on this node would keep and lose.
+    ///
+    /// # Errors
+    /// As the calls of the admin API.
+    pub async fn survey(&self, at: &Endpoint) -> Result<Survey, AdminError> {
+        let mut request = AdminRequest::get(path::RECOVERY);
+        // The node asks the other members first.
+        request.patience = Patience::Change;
+        self.exchange(at, request).await?.decoded(at)
+    }
+
+    /// Makes this node's data the whole group; the node starts anew for it.
+    ///
+    /// # Errors
+    /// As the calls of the admin API.
+    pub async fn recover(&self, at: &Endpoint, call: &Recover) -> Result<Done, AdminError> {
+        let request = AdminRequest::with(at, path::RECOVER, Patience::Change, call)?;
+        self.exchange(at, request).await?.decoded(at)
     }
 
     /// Hands over leadership and turns unready; returns when the node may be stopped.

@@ -55,11 +55,22 @@ pub enum Unauthenticated {
 /// SHA-256 of a token: of one length, so that comparing tells nothing of the token's.
 type Hash = [u8; 32];
 
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Default, PartialEq, Eq)]
 struct Sets {
     client: Vec<Hash>,
     admin: Vec<Hash>,
     peer: Vec<Arc<str>>,
+}
+
+/// How many there are; never what they are.
+impl std::fmt::Debug for Sets {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Sets")
+            .field("client", &self.client.len())
+            .field("admin", &self.admin.len())
+            .field("peer", &self.peer.len())
+            .finish()
+    }
 }
 
 /// The tokens in force now.

@@ -21,6 +21,7 @@ mod footprint;
 mod import;
 pub(crate) mod print;
 mod progress;
+mod recover;
 mod status;
 mod target;
 mod watch;
@@ -88,6 +89,12 @@ enum Command {
     Footprint(StatusArgs),
     /// Hands leadership over and turns the node unready, so that it may be stopped.
     PrepareStop(StatusArgs),
+    /// Makes what one node holds the whole group, when its quorum is lost for good.
+    ///
+    /// Without --accept-loss-after it only shows what would be kept and lost. Run it on the most
+    /// advanced of the nodes that are left, and only when the others cannot come back: what they
+    /// alone held is lost, and their data never takes part again.
+    Recover(recover::RecoverArgs),
     /// Measures memory, disk and time with the program `flower-bench`, which is not shipped.
     Bench(bench::BenchArgs),
     /// Prints completions for a shell.
@@ -155,6 +162,7 @@ pub fn run() -> ExitCode {
         Command::Import(args) => block_on(import::import(args, output)),
         Command::Status(args) => block_on(status::status(args.at, output)),
         Command::Footprint(args) => block_on(footprint::footprint(args.at, output)),
+        Command::Recover(args) => block_on(recover::recover(args, output)),
         Command::PrepareStop(args) => block_on(deploy::prepare_stop(args.at, output)),
     };
     match done {

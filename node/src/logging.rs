@@ -7,6 +7,9 @@ use tracing_subscriber::{EnvFilter, fmt, layer::SubscriberExt, util::SubscriberI
 
 use crate::config::LogFormat;
 
+/// They write whole requests at their lower levels, tokens included: no filter gets at those.
+const TELL_HEADERS: [&str; 3] = ["h2", "hyper", "hyper_util"];
+
 /// A filter that cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
@@ -26,6 +29,10 @@ pub fn start(format: LogFormat, filter: &str) -> Result<(), BadFilter> {
         filter: filter.to_owned(),
         why: e.to_string(),
     })?;
+    let filter = TELL_HEADERS
+        .iter()
+        .filter_map(|target| format!("{target}=info").parse().ok())
+        .fold(filter, EnvFilter::add_directive);
     let lines = fmt::layer()
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal());

@@ -9,13 +9,13 @@ use flower_api::{
     report::{Identity, Lifecycle},
 };
 use flower_store::{
-    AdoptError, DataDir, DirReport, DirSettings, OpenDir, Opened,
+    DataDir, DirReport, DirSettings, OpenDir, Opened,
     sabotage::{Break, is_broken},
 };
 use rand::RngCore;
 
 use crate::{
-    consensus::{Consensus, ConsensusSettings, Learned, Me, Persist},
+    consensus::{self, Consensus, ConsensusSettings, Me, Note, Persist},
     env::{Env, Fatal, LaneId},
 };
 
@@ -137,11 +137,17 @@ fn named(name: &str) -> MemberId {
 
 async fn open_directory(env: &Env, settings: DirSettings, mint: MemberId) -> Result<Opened, Fatal> {
     let disk = env.disk.clone();
-    let open = move || DataDir::open(disk, &settings, mint);
+    let open = move || {
+        let opened = DataDir::open(disk, &settings, mint);
+        let mut opened = opened.map_err(|e| Fatal::new(e.to_string()))?;
+        if let Opened::Member(open) = &mut opened {
+            consensus::carry_out(open)?;
+        }
+        Ok(opened)
+    };
     env.run_on(LaneId::State, open)
         .await
         .map_err(|e| Fatal::new(e.to_string()))?
-        .map_err(|e| Fatal::new(e.to_string()))
 }
 
 async fn start(env: &Env, settings: &NodeSettings, open: OpenDir) -> Result<Consensus, Fatal> {
@@ -168,28 +174,33 @@ async fn start(env: &Env, settings: &NodeSettings, open: OpenDir) -> Result<Cons
         identity.member,
         identity.group,
         identity.cluster,
+        identity.recovery,
         identity.admitted,
         settings.client_address.clone(),
         persist(env, dir),
     );
     let settings = settings.consensus.clone();
-    Consensus::open(env, settings, me, log, state, full_repairs).await
+    let consensus = Consensus::open(env, settings, me, log, state, full_repairs).await?;
+    consensus::tell_given_up(env, &consensus, identity.given_up);
+    Ok(consensus)
 }
 
 fn persist(env: &Env, dir: DataDir) -> Persist {
     let env = env.clone();
     let dir = Arc::new(parking_lot::Mutex::new(dir));
-    Box::new(move |learned| {
+    Box::new(move |note| {
         let (env, dir) = (env.clone(), dir.clone());
         Box::pin(async move {
-            let save = move || match learned {
-                Learned::Cluster(cluster) => dir.lock().adopt(&cluster),
-                Learned::Admitted => dir.lock().admit().map_err(AdoptError::Fatal),
+            let write = move || match note {
+                Note::Adopted(cluster, recovery) => dir.lock().adopt(&cluster, recovery),
+                Note::Admitted => Ok(dir.lock().admit()?),
+                Note::Outlived(by) => Ok(dir.lock().outlived(by)?),
             };
-            let saved = env.run_on(LaneId::Files, save).await;
-            saved
-                .map_err(std::io::Error::other)?
-                .map_err(std::io::Error::other)
+            match env.run_on(LaneId::Files, write).await {
+                Ok(Ok(())) => Ok(()),
+                Ok(Err(error)) => Err(std::io::Error::other(error)),
+                Err(gone) => Err(std::io::Error::other(gone)),
+            }
         })
     })
 }

@@ -287,6 +287,7 @@ impl Service {
             positions: consensus.positions,
             followers: consensus.followers,
             formed: formed.is_some(),
+            recovery: self.consensus.me().recovery(),
             owner,
             deployment,
             ready: verdict.is_none(),

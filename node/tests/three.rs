@@ -9,98 +9,13 @@ use std::sync::{
     atomic::{AtomicBool, Ordering},
 };
 
-use common::{COUNTER, Node, eventually, fence, json, run};
-use flower_api::{
-    ClusterId, GroupId,
-    admin::{AddLearner, AdminApi, Bootstrap, Deploy, OfMember},
-    report::{Report, Role},
+use common::{
+    COUNTER, Node, eventually, fence,
+    group::{form, leader, leads, wait},
+    json, run,
 };
+use flower_api::admin::{AdminApi, Deploy};
 use flower_node::admin_client::AdminClient;
-
-fn wait<T>(work: impl Future<Output = T>) -> T {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build();
-    runtime.unwrap().block_on(work)
-}
-
-/// One member, then learners, then voters, as the operator does it.
-fn form(nodes: &[Node]) {
-    let client = AdminClient::default();
-    let first = nodes[0].report("the first answers", |r| r.identity.member.is_some());
-    let bootstrap = Bootstrap {
-        fence: fence(&first),
-        cluster: ClusterId("test".into()),
-        group: GroupId(0),
-        member: first.identity.member.unwrap(),
-        address: nodes[0].peer(),
-        size: nodes.len() as u32,
-    };
-    wait(client.bootstrap(&nodes[0].admin(), &bootstrap)).unwrap();
-    for node in &nodes[1..] {
-        let own = node.report("it answers", |r| r.identity.member.is_some());
-        let member = own.identity.member.unwrap();
-        let lead = leads(&nodes[0]);
-        let call = AddLearner {
-            fence: fence(&lead),
-            member,
-            address: node.peer(),
-        };
-        wait(client.add_learner(&nodes[0].admin(), &call)).unwrap();
-        eventually("it is promoted", || {
-            let call = OfMember {
-                fence: fence(&leads(&nodes[0])),
-                member,
-            };
-            wait(client.promote(&nodes[0].admin(), &call)).ok()
-        });
-    }
-    let lead = leads(&nodes[0]);
-    assert_eq!(
-        lead.configuration.as_ref().unwrap().voters,
-        [lead
-            .configuration
-            .as_ref()
-            .unwrap()
-            .members
-            .keys()
-            .copied()
-            .collect::<Vec<_>>()]
-    );
-    wait(client.formed(&nodes[0].admin(), &fence(&lead))).unwrap();
-    let deploy = Deploy {
-        fence: fence(&lead),
-        source: COUNTER.into(),
-        managed_by: None,
-    };
-    assert!(
-        wait(client.deploy(&nodes[0].admin(), &deploy))
-            .unwrap()
-            .changed
-    );
-}
-
-fn leads(node: &Node) -> Report {
-    node.report("it leads", |r| {
-        r.role == Role::Leader && r.configuration.as_ref().is_some_and(|c| c.committed)
-    })
-}
-
-/// The node that leads, once all that run agree.
-fn leader(nodes: &[Node], running: &[usize]) -> usize {
-    eventually("there is one leader", || {
-        let reports: Vec<Report> = running
-            .iter()
-            .map(|n| nodes[*n].report("it answers", |_| true))
-            .collect();
-        let leader = reports[0].leader?;
-        let agreed = reports.iter().all(|r| r.leader == Some(leader));
-        let at = reports
-            .iter()
-            .position(|r| r.identity.member == Some(leader))?;
-        (agreed && reports[at].role == Role::Leader).then_some(running[at])
-    })
-}
 
 #[test]
 fn three_nodes_lose_nothing() {

@@ -143,6 +143,7 @@ reasons! {
     // Events
     IdentitySaved,
     IdentityAdopted,
+    GroupRecovered,
     Bootstrapped,
     LearnerAdded,
     MemberPromoted,

@@ -10,6 +10,8 @@ mod bad_image;
 mod cel;
 mod derived;
 mod drained;
+mod etcd_restored;
+mod faults;
 mod grows;
 mod helm_test;
 mod leader_killed;
@@ -20,6 +22,7 @@ mod operator_killed;
 mod operator_quiet;
 mod quarter_hour;
 mod rbac;
+mod recover;
 mod refusals;
 mod restarts;
 mod scales;
@@ -71,4 +74,13 @@ pub const ALL: &[Test] = &[
     operator_killed::CHANGING,
     operator_quiet::TEST,
     rbac::TEST,
+    faults::TWO_KILLED,
+    faults::ALL_KILLED,
+    faults::LEADER_STOPPED,
+    faults::SLOW_DISK,
+    faults::OPERATORS,
+    faults::API_GONE,
+    recover::VOLUMES,
+    recover::NODES,
+    etcd_restored::TEST,
 ];

@@ -44,6 +44,10 @@ pub mod path {
     pub const CHECKPOINT: &str = "/v1/admin/checkpoint";
     /// Stores the replicated mark that the group has reached its size.
     pub const FORMED: &str = "/v1/admin/formed";
+    /// What a recovery of a lost quorum on this node would keep and lose.
+    pub const RECOVERY: &str = "/v1/admin/recovery";
+    /// Makes this node's data the whole group.
+    pub const RECOVER: &str = "/v1/admin/recover";
     /// preStop: hand over leadership, turn unready, say when it is safe to stop.
     pub const PREPARE_STOP: &str = "/v1/admin/prepare-stop";
 }
@@ -154,6 +158,57 @@ pub struct ActiveDeployment {
     /// The last one whose build failed, until another one is deployed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failed_build: Option<FailedBuildInfo>,
+}
+
+/// Makes a survivor's data the whole group, because its quorum is lost for good.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Recover {
+    /// The survivor that is addressed: another member refuses.
+    pub member: MemberId,
+    /// The last entry of its log: whatever others acknowledged behind it is given up. Another
+    /// number than the log's is refused.
+    pub accept_loss_after: u64,
+}
+
+/// What a recovery on a node would keep and lose.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Survey {
+    /// The node.
+    pub identity: Identity,
+    /// The last entry of its log, all of which would be kept; absent for an empty log.
+    pub last_log: Option<ConfigVersion>,
+    /// The last entry that it knows to be committed. What lies between is kept, although the
+    /// clients may have been told that it failed.
+    pub committed: u64,
+    /// Its revision.
+    pub revision: Revision,
+    /// The other members of the configuration that it knows.
+    pub others: Vec<SurveyedMember>,
+    /// Why a recovery is refused now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refused: Option<String>,
+}
+
+/// Another member, as the node that would be recovered sees it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SurveyedMember {
+    /// The member.
+    pub member: MemberId,
+    /// Its peer address.
+    pub address: String,
+    /// Whether it votes.
+    pub voter: bool,
+    /// It answers, under this very id.
+    pub answers: bool,
+    /// The last entry of its log, when it says so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_log: Option<ConfigVersion>,
+    /// Why it does not answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
 }
 
 /// The call was carried out; the configuration afterwards.

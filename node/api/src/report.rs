@@ -252,6 +252,24 @@ pub struct StoredOwner {
     pub generation: i64,
 }
 
+/// A recovery of a group that had lost its quorum for good: what one survivor held became the
+/// whole group. Members that know another recovery, or none, are of another life of the group.
+/// A later recovery is a greater one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Recovery {
+    /// How many there were.
+    pub number: u32,
+    /// The survivor.
+    pub by: MemberId,
+}
+
+impl std::fmt::Display for Recovery {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "recovery {} from member {}", self.number, self.by)
+    }
+}
+
 /// A node's report.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -275,6 +293,9 @@ pub struct Report {
     pub followers: Vec<FollowerLag>,
     /// The group has once reached its size, so mutations are accepted.
     pub formed: bool,
+    /// The last recovery of the group, if there was one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub recovery: Option<Recovery>,
     /// The FlowerCluster object that last acted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<StoredOwner>,
@@ -314,6 +335,7 @@ impl Report {
             positions: Positions::default(),
             followers: Vec::new(),
             formed: false,
+            recovery: None,
             owner: None,
             deployment: None,
             ready: false,

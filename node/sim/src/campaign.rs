@@ -11,6 +11,10 @@ use std::{
     time::Duration,
 };
 
+use flower_load::{
+    history::{History, Op, Outcome},
+    workload::{Clients, MONEY},
+};
 use flower_store::{
     Disk,
     sabotage::{self, Break},
@@ -22,11 +26,10 @@ use serde_json::json;
 use crate::{
     APP,
     admin::SimAdmin,
-    check::{self, Ending, observer::Observer},
+    check::{self, observer::Observer},
     cluster::Cluster,
     entropy,
     faults::{self, Faults},
-    history::{History, Op, Outcome},
     http::Http,
     kube::Kube,
     kubelet,
@@ -35,7 +38,6 @@ use crate::{
     plan::{Fault, NODES_MAX, Plan},
     watch,
     watcher::{self, Current, Watched},
-    workload::{Clients, MONEY},
     world::{ADMIN_TOKEN, Shape, World},
 };
 
@@ -122,6 +124,7 @@ struct Driver {
     world: World,
     kube: Kube,
     clients: Clients,
+    watched: Watched,
     observer: Observer,
     faults: Faults,
     rng: StdRng,
@@ -157,7 +160,6 @@ impl Driver {
             hosts: (0..plan.replicas).map(host).collect(),
             history: History::default(),
             serial: Arc::new(AtomicU64::new(0)),
-            watched: Watched::default(),
             stop: Arc::new(AtomicBool::new(false)),
         };
         let mut others = vec!["op".to_owned()];
@@ -171,6 +173,7 @@ impl Driver {
             world,
             kube,
             clients,
+            watched: Watched::default(),
             observer: Observer::default(),
             faults,
             steps: 0,
@@ -189,9 +192,11 @@ impl Driver {
             let at = name.clone();
             self.world.spawn(&name, async move {
                 if number == 0 {
-                    all.clone().open(at.clone(), audit.clone()).await;
+                    all.clone().open(&Cluster::new(&at, &audit)).await;
                 }
-                all.run(number + 1, at, audit, seeds).await;
+                let number = number + 1;
+                let rng = seeds.child(&format!("client {number}")).rng();
+                all.run(number, Cluster::new(&at, &audit), rng).await;
             });
         }
         self.spawn_watchers();
@@ -211,10 +216,10 @@ impl Driver {
         for number in 0..self.plan.workload.watchers {
             let (name, audit) = (watcher(number), self.world.audit.clone());
             let rng = self.world.seeds.child(&name).rng();
-            let clients = self.clients.clone();
+            let (clients, watched) = (self.clients.clone(), self.watched.clone());
             let at = name.clone();
             self.world.spawn(&name, async move {
-                watcher::run(number, at, audit, rng, clients).await;
+                watcher::run(number, at, audit, rng, clients, watched).await;
             });
         }
     }
@@ -270,7 +275,7 @@ impl Driver {
             lists: serde_json::from_value(last.1).ok(),
         };
         self.until("every watch is told the last", HEALS, |driver| {
-            let current = driver.clients.watched.current();
+            let current = driver.watched.current();
             current.iter().all(|told| *told == last)
         })
     }
@@ -294,12 +299,12 @@ impl Driver {
             }
         }
         let ops = self.clients.history.ops();
-        let ending = Ending {
+        let ending = flower_load::check::Ending {
             ops: &ops,
             traces: &traces,
             each: MONEY,
         };
-        check::judge(&ending).map_or(Ok(()), Err)
+        flower_load::check::judge(&ending).map_or(Ok(()), Err)
     }
 
     /// Runs a program on a host of its own while the world goes on as ever.
@@ -363,7 +368,7 @@ impl Driver {
         if let Some(why) = self.observer.look(&self.world) {
             return Err(why);
         }
-        if let Some(why) = self.clients.watched.wrong() {
+        if let Some(why) = self.watched.wrong() {
             return Err(why);
         }
         let accepted = self.accepted.lock().unwrap_or_else(PoisonError::into_inner);
@@ -481,7 +486,7 @@ impl Driver {
         let count = |fits: &dyn Fn(&Op) -> bool| ops.iter().filter(|op| fits(op)).count();
         let mut states = sabotage::take_reached();
         states.extend(self.observer.reached());
-        let watched = self.clients.watched.reached();
+        let watched = self.watched.reached();
         states.extend(watched.into_iter().filter(|(_, count)| *count > 0));
         if ops.iter().any(|op| op.replays > 0) {
             states.insert("receipt replayed", 1);

@@ -7,8 +7,9 @@ use flower_api::{
     ClusterId, GroupId, MemberId,
     admin::{AddLearner, AdminApi, AdminError, Bootstrap, Deploy, Endpoint, Fence, OfMember},
     report::{Report, Role},
-    wire::{Outcome, Problem, header},
+    wire::{Problem, header},
 };
+use flower_load::target::{self, Ended, Target};
 use http::Method;
 use serde_json::Value;
 
@@ -16,7 +17,7 @@ use crate::{
     APP,
     admin::SimAdmin,
     audit::Audit,
-    http::{Answer, Http, NoAnswer},
+    http::Http,
     node::{ADMIN, CLIENT, PEER},
     world::{ADMIN_TOKEN, CLIENT_TOKEN},
 };
@@ -51,24 +52,6 @@ pub fn fence(report: &Report) -> Fence {
 pub struct Cluster {
     admin: SimAdmin,
     calls: Http,
-}
-
-/// How a mutation ended.
-#[derive(Debug, Clone)]
-pub enum Ended {
-    /// The stored result.
-    Result {
-        /// JSON.
-        value: Value,
-        /// It came from the receipt.
-        replayed: bool,
-        /// Revision.
-        revision: u64,
-    },
-    /// Refused or failed.
-    Problem(Box<Problem>),
-    /// No answer.
-    None(NoAnswer),
 }
 
 impl Cluster {
@@ -197,19 +180,24 @@ impl Cluster {
 
     /// Calls a mutation once.
     pub async fn mutate(&self, host: &str, name: &str, key: &str, args: &Value) -> Ended {
-        let sent = self
-            .calls
-            .send(
-                &format!("{host}:{CLIENT}"),
-                Method::POST,
-                &format!("/v1/p/_/m/{name}"),
-                &[(header::IDEMPOTENCY_KEY, key)],
-                args.to_string(),
-                CALL_LIMIT,
-            )
-            .await;
-        match sent {
-            Ok(answer) => ended(&answer),
+        let path = format!("/v1/p/_/m/{name}");
+        self.send(host, &path, (header::IDEMPOTENCY_KEY, key), args)
+            .await
+    }
+
+    async fn send(&self, host: &str, path: &str, header: (&str, &str), args: &Value) -> Ended {
+        let authority = format!("{host}:{CLIENT}");
+        let headers = [header];
+        let sent = self.calls.send(
+            &authority,
+            Method::POST,
+            path,
+            &headers,
+            args.to_string(),
+            CALL_LIMIT,
+        );
+        match sent.await {
+            Ok(answer) => Ended::of(&answer),
             Err(why) => Ended::None(why),
         }
     }
@@ -226,17 +214,7 @@ impl Cluster {
         key: &str,
         args: &Value,
     ) -> (Value, bool) {
-        for host in hosts.iter().cycle() {
-            match self.mutate(host, name, key, args).await {
-                Ended::Result {
-                    value, replayed, ..
-                } => return (value, replayed),
-                Ended::Problem(problem) => assert!(problem.retryable, "{problem}"),
-                Ended::None(_) => {}
-            }
-            tokio::time::sleep(AGAIN).await;
-        }
-        unreachable!("the cycle has no end")
+        target::write(self, hosts, name, key, args).await
     }
 
     /// Calls a query once.
@@ -250,67 +228,33 @@ impl Cluster {
         class: &str,
         args: &Value,
     ) -> Result<(Value, u64), Option<Box<Problem>>> {
-        let sent = self
-            .calls
-            .send(
-                &format!("{host}:{CLIENT}"),
-                Method::POST,
-                &format!("/v1/p/_/q/{name}"),
-                &[(header::READ, class)],
-                args.to_string(),
-                CALL_LIMIT,
-            )
-            .await;
-        match sent.map(|answer| ended(&answer)) {
-            Ok(Ended::Result {
+        match Target::query(self, host, name, class, args).await {
+            Ended::Result {
                 value, revision, ..
-            }) => Ok((value, revision)),
-            Ok(Ended::Problem(problem)) => Err(Some(problem)),
-            _ => Err(None),
+            } => Ok((value, revision)),
+            Ended::Problem(problem) => Err(Some(problem)),
+            Ended::None(_) => Err(None),
         }
     }
 
     /// Calls a query, at one host after the other, until there is an answer.
     pub async fn read(&self, hosts: &[String], name: &str, class: &str, args: &Value) -> Value {
-        for host in hosts.iter().cycle() {
-            if let Ok((value, _)) = self.query(host, name, class, args).await {
-                return value;
-            }
-            tokio::time::sleep(AGAIN).await;
-        }
-        unreachable!("the cycle has no end")
+        target::read(self, hosts, name, class, args).await
     }
 
     /// The serials of all traces, as a fresh read.
     pub async fn traces(&self, hosts: &[String]) -> Vec<u64> {
-        let mut all: Vec<u64> = Vec::new();
-        loop {
-            let after = all.last().copied().unwrap_or(0);
-            let args = serde_json::json!({ "after": after });
-            let page = self.read(hosts, "traces", "fresh", &args).await;
-            let page: Vec<u64> = serde_json::from_value(page).unwrap_or_default();
-            if page.is_empty() {
-                return all;
-            }
-            all.extend(page);
-        }
+        target::traces(self, hosts).await
     }
 }
 
-fn ended(answer: &Answer) -> Ended {
-    if !answer.status.is_success() {
-        let problem = serde_json::from_slice(&answer.body).unwrap_or_else(|e| {
-            Box::new(Problem {
-                outcome: Outcome::Unknown,
-                ..Problem::new(answer.status.as_u16(), "garbled", "Garbled", e.to_string())
-            })
-        });
-        return Ended::Problem(problem);
+impl Target for Cluster {
+    async fn mutate(&self, host: &str, name: &str, key: &str, args: &Value) -> Ended {
+        Self::mutate(self, host, name, key, args).await
     }
-    let revision = answer.header(header::REVISION);
-    Ended::Result {
-        value: serde_json::from_slice(&answer.body).unwrap_or_default(),
-        replayed: answer.header(header::REPLAYED) == Some("true"),
-        revision: revision.and_then(|r| r.parse().ok()).unwrap_or(0),
+
+    async fn query(&self, host: &str, name: &str, class: &str, args: &Value) -> Ended {
+        let path = format!("/v1/p/_/q/{name}");
+        self.send(host, &path, (header::READ, class), args).await
     }
 }

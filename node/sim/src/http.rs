@@ -15,21 +15,13 @@ use hyper_util::{
     rt::{TokioExecutor, TokioTimer},
 };
 
+pub use flower_load::target::NoAnswer;
 pub use flower_node::dial::Answer;
 
 use crate::{
     audit::Audit,
     env::{Controls, SimClock, SimNet},
 };
-
-/// Why there is none.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum NoAnswer {
-    /// The request was not sent.
-    NotSent,
-    /// It may have been carried out.
-    Lost,
-}
 
 /// A client with its connections. Cheap to clone.
 #[derive(Clone)]

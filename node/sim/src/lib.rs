@@ -13,7 +13,6 @@ pub mod cluster;
 pub mod entropy;
 pub mod env;
 pub mod faults;
-pub mod history;
 pub mod http;
 pub mod kube;
 pub mod kubelet;
@@ -25,8 +24,6 @@ pub mod process;
 pub mod seeds;
 pub mod watch;
 pub mod watcher;
-pub mod workload;
 pub mod world;
 
-/// The application of simulated worlds.
-pub const APP: &str = include_str!("app.js");
+pub use flower_load::APP;

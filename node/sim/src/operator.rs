@@ -196,6 +196,13 @@ async fn act(
             kube.objects().status.cluster_id = Some(cluster.clone());
             "saved".into()
         }
+        Step::SaveRecovery { number, claims } => {
+            for group in &mut kube.objects().status.groups {
+                group.recoveries = i32::try_from(*number).unwrap_or(i32::MAX);
+                group.given_up_claims = claims.clone();
+            }
+            "saved".into()
+        }
         Step::DeleteClaim { ordinal, uid, .. } => {
             let mut objects = kube.objects();
             match objects.claims.get_mut(ordinal) {

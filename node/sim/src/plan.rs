@@ -6,7 +6,9 @@ use std::fmt;
 use flower_node::env::SeedTree;
 use rand::{Rng, rngs::StdRng, seq::SliceRandom};
 
-use crate::{node::NodeLimits, workload::Workload};
+use flower_load::workload::Workload;
+
+use crate::node::NodeLimits;
 
 /// Most nodes that a world has.
 pub const NODES_MAX: u32 = 5;
@@ -209,6 +211,7 @@ impl Plan {
             think_ms: *pick(rng, &[2, 60, 200]),
             tries: *pick(rng, &[1, 4, 20]),
             writes: *pick(rng, &[30, 50, 80]),
+            append_until: u64::MAX,
         };
         let latency_ms = *pick(rng, &[1, 3, 10, 40]);
         let (faults, ends_ms) = faults(rng, replicas, seconds * 1_000);

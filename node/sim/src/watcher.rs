@@ -12,19 +12,16 @@ use flower_api::{
     Revision,
     watch::{Changed, Failed, Moved, Open, Opened, Query, Same, Step, frame},
 };
+use flower_load::{
+    history::{Call, Class, List, Lists, Outcome},
+    workload::Clients,
+};
 use flower_node::client::{Stream, sse::Event};
 use rand::{Rng, rngs::StdRng};
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 
-use crate::{
-    audit::Audit,
-    history::{Call, Class, List, Lists, Outcome},
-    http::Http,
-    node::CLIENT,
-    workload::Clients,
-    world::CLIENT_TOKEN,
-};
+use crate::{audit::Audit, http::Http, node::CLIENT, world::CLIENT_TOKEN};
 
 /// Numbers of watchers among clients begin here.
 const FIRST: u32 = 1_000;
@@ -82,7 +79,14 @@ impl Watched {
 }
 
 /// Watches until the world ends.
-pub async fn run(number: u32, name: String, audit: Audit, mut rng: StdRng, clients: Clients) {
+pub async fn run(
+    number: u32,
+    name: String,
+    audit: Audit,
+    mut rng: StdRng,
+    clients: Clients,
+    watched: Watched,
+) {
     let mut watcher = Watcher {
         number: FIRST + number,
         http: Http::new(&name, &audit, CLIENT_TOKEN, true),
@@ -90,9 +94,9 @@ pub async fn run(number: u32, name: String, audit: Audit, mut rng: StdRng, clien
         revision: None,
         etags: BTreeMap::new(),
         clients,
+        watched: watched.clone(),
     };
     let current = Current::default();
-    let watched = watcher.clients.watched.clone();
     watched.inner().current.insert(watcher.number, current);
     loop {
         let at = rng.random_range(0..watcher.clients.hosts.len());
@@ -114,6 +118,7 @@ struct Watcher {
     revision: Option<Revision>,
     etags: BTreeMap<String, String>,
     clients: Clients,
+    watched: Watched,
 }
 
 impl Watcher {
@@ -184,7 +189,7 @@ impl Watcher {
             .stream(&authority, "/v1/p/_/watch", &headers, body, OPENS)
             .await?;
         if self.revision.is_some() {
-            self.clients.watched.inner().resumed += 1;
+            self.watched.inner().resumed += 1;
         }
         Some(stream)
     }
@@ -213,7 +218,7 @@ impl Watcher {
             ));
         }
         self.revision = Some(to);
-        self.clients.watched.inner().steps += 1;
+        self.watched.inner().steps += 1;
         for change in changes {
             let value: serde_json::Value =
                 serde_json::from_str(change.value.get()).map_err(|e| e.to_string())?;
@@ -235,19 +240,13 @@ impl Watcher {
     }
 
     fn change(&self, change: impl FnOnce(&mut Current)) {
-        let mut inner = self.clients.watched.inner();
+        let mut inner = self.watched.inner();
         change(inner.current.entry(self.number).or_default());
     }
 
     /// As reads, which they are.
     fn note(&self, revision: u64) {
-        let known = self
-            .clients
-            .watched
-            .inner()
-            .current
-            .get(&self.number)
-            .cloned();
+        let known = self.watched.inner().current.get(&self.number).cloned();
         let Current { register, lists } = known.unwrap_or_default();
         let class = Class::Watch;
         let history = &self.clients.history;

@@ -6,7 +6,7 @@
 use std::{io, sync::Arc};
 
 use bytes::Bytes;
-use flower_api::{ClusterId, GroupId, MemberId};
+use flower_api::{ClusterId, GroupId, MemberId, report::Recovery};
 use hmac::{Hmac, Mac};
 use rand::RngCore;
 use serde::{Deserialize, Serialize};
@@ -26,7 +26,7 @@ pub trait PeerSecrets: Send + Sync {
 }
 
 /// Tokens that never change; for tests and simulated worlds.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct FixedSecrets(pub Vec<Arc<str>>);
 
 impl PeerSecrets for FixedSecrets {
@@ -37,7 +37,7 @@ impl PeerSecrets for FixedSecrets {
 
 /// What members say to each other, beyond this handshake, in this build. Counted up by every
 /// change of it: all members of a group must speak the same one.
-pub(crate) const PROTOCOL: u16 = 2;
+pub(crate) const PROTOCOL: u16 = 3;
 /// Number of a greeting's frame when the greeting names a protocol. Builds before that sent 0;
 /// what they spoke is counted as the first protocol.
 const NAMES_PROTOCOL: u64 = 1;
@@ -61,6 +61,8 @@ pub(crate) struct Hello {
     pub(crate) purpose: Purpose,
     /// `host:port` of the sender's client API.
     pub(crate) client_address: String,
+    /// The last recovery of the group that the sender knows.
+    pub(crate) recovery: Option<Recovery>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -116,6 +118,19 @@ pub(crate) enum Refusal {
         dialler: u16,
         acceptor: u16,
     },
+    #[error("{}", another_life(*.0))]
+    OtherLife(Option<Recovery>),
+    #[error("the data there is of the group's life before {0}, and takes no part any more")]
+    Outlived(Recovery),
+}
+
+fn another_life(recovery: Option<Recovery>) -> String {
+    match recovery {
+        Some(recovery) => {
+            format!("the member there is of the group's life since {recovery}, and not of this one")
+        }
+        None => "the member there knows no recovery of the group".to_owned(),
+    }
 }
 
 fn named(member: Option<MemberId>) -> String {
@@ -304,6 +319,7 @@ mod tests {
             addressed: MemberId(2),
             purpose: Purpose::Control,
             client_address: "one:7700".into(),
+            recovery: None,
         }
     }
 

@@ -1,5 +1,6 @@
-//! Who this node is: member id, group, the cluster once there is one, and whether it has been
-//! in a configuration of it. Both are learned once, and made durable before anyone is told.
+//! Who this node is: member id, group, the cluster once there is one, the recovery that the
+//! group has been through, and whether it has been in a configuration. Each is learned once,
+//! made durable before anyone is told, and never changes.
 
 use std::{
     io,
@@ -10,7 +11,7 @@ use std::{
 };
 
 use arc_swap::ArcSwapOption;
-use flower_api::{ClusterId, GroupId, MemberId};
+use flower_api::{ClusterId, GroupId, MemberId, report::Recovery};
 use flower_store::sabotage::{Break, is_broken};
 use tokio::sync::Mutex;
 
@@ -20,17 +21,26 @@ use super::{
 };
 use crate::env::Fut;
 
-/// What a node learns of itself.
+/// What is to be made durable in the data directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Learned {
-    /// The cluster that it belongs to.
-    Cluster(ClusterId),
+pub enum Note {
+    /// The cluster, and the recovery that it has been through.
+    Adopted(ClusterId, Option<Recovery>),
     /// It has been in a configuration.
     Admitted,
+    /// The group goes on without this data.
+    Outlived(Recovery),
 }
 
-/// Makes it durable in the data directory.
-pub type Persist = Box<dyn Fn(Learned) -> Fut<'static, io::Result<()>> + Send + Sync>;
+/// Makes a note durable in the data directory.
+pub type Persist = Box<dyn Fn(Note) -> Fut<'static, io::Result<()>> + Send + Sync>;
+
+/// The cluster, as of a recovery.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Life {
+    cluster: ClusterId,
+    recovery: Option<Recovery>,
+}
 
 /// This node's identity.
 pub struct Me {
@@ -40,7 +50,7 @@ pub struct Me {
     pub group: GroupId,
     /// `host:port` of its client API, as other members reach it.
     pub client_address: String,
-    cluster: ArcSwapOption<ClusterId>,
+    life: ArcSwapOption<Life>,
     admitted: AtomicBool,
     persist: Persist,
     adopting: Mutex<()>,
@@ -52,15 +62,17 @@ impl Me {
         member: MemberId,
         group: GroupId,
         cluster: Option<ClusterId>,
+        recovery: Option<Recovery>,
         admitted: bool,
         client_address: String,
         persist: Persist,
     ) -> Arc<Self> {
+        let life = cluster.map(|cluster| Life { cluster, recovery });
         Arc::new(Self {
             member,
             group,
             client_address,
-            cluster: ArcSwapOption::from_pointee(cluster),
+            life: ArcSwapOption::from_pointee(life),
             admitted: AtomicBool::new(admitted),
             persist,
             adopting: Mutex::new(()),
@@ -69,7 +81,12 @@ impl Me {
 
     /// The cluster, once there is one.
     pub fn cluster(&self) -> Option<ClusterId> {
-        self.cluster.load().as_deref().cloned()
+        self.life.load().as_deref().map(|life| life.cluster.clone())
+    }
+
+    /// The last recovery that the group has been through, as this data knows it.
+    pub fn recovery(&self) -> Option<Recovery> {
+        self.life.load().as_deref().and_then(|life| life.recovery)
     }
 
     /// Takes on a cluster for good: durable when this returns. True when it is the node's
@@ -77,13 +94,21 @@ impl Me {
     ///
     /// # Errors
     /// When it cannot be made durable.
-    pub(crate) async fn adopt(&self, cluster: &ClusterId) -> io::Result<bool> {
+    pub(crate) async fn adopt(
+        &self,
+        cluster: &ClusterId,
+        recovery: Option<Recovery>,
+    ) -> io::Result<bool> {
         let _alone = self.adopting.lock().await;
         if let Some(mine) = self.cluster() {
             return Ok(mine == *cluster);
         }
-        (self.persist)(Learned::Cluster(cluster.clone())).await?;
-        self.cluster.store(Some(Arc::new(cluster.clone())));
+        (self.persist)(Note::Adopted(cluster.clone(), recovery)).await?;
+        let cluster = cluster.clone();
+        self.life.store(Some(Arc::new(Life {
+            cluster: cluster.clone(),
+            recovery,
+        })));
         tracing::info!(%cluster, member = %self.member, "joined a cluster");
         Ok(true)
     }
@@ -99,10 +124,19 @@ impl Me {
     /// When it cannot be made durable.
     pub(crate) async fn admit(&self) -> io::Result<()> {
         if !self.was_admitted() {
-            (self.persist)(Learned::Admitted).await?;
+            (self.persist)(Note::Admitted).await?;
             self.admitted.store(true, Ordering::Relaxed);
         }
         Ok(())
+    }
+
+    /// The group goes on without this data: durable when this returns.
+    ///
+    /// # Errors
+    /// When it cannot be made durable.
+    pub(crate) async fn outlived(&self, by: Recovery) -> io::Result<()> {
+        let _alone = self.adopting.lock().await;
+        (self.persist)(Note::Outlived(by)).await
     }
 
     /// Whether a peer that has proved the secret may talk to this node; a pure decision but
@@ -110,6 +144,10 @@ impl Me {
     pub(crate) fn judge(&self, hello: &Hello) -> Judgement {
         let let_in = is_broken(Break::WrongMemberAccepted)
             || hello.purpose == Purpose::Control && is_broken(Break::WipedNodeVotes);
+        let mine = self.cluster().filter(|_| hello.group == self.group);
+        if mine.is_some_and(|mine| mine == hello.cluster) && hello.recovery != self.recovery() {
+            return other_life(self.recovery(), hello.recovery);
+        }
         if hello.addressed != self.member && !let_in {
             return Judgement::Refuse(Refusal::Member(self.member));
         }
@@ -124,6 +162,15 @@ impl Me {
     }
 }
 
+/// Two members of one group that know different recoveries. Two that were made side by side
+/// (which must not be) do not end each other: people have to choose.
+fn other_life(ours: Option<Recovery>, theirs: Option<Recovery>) -> Judgement {
+    match theirs.filter(|theirs| theirs.number > ours.map_or(0, |ours| ours.number)) {
+        Some(theirs) => Judgement::Outlived(theirs),
+        None => Judgement::Refuse(Refusal::OtherLife(ours)),
+    }
+}
+
 /// What to do with a peer.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Judgement {
@@ -131,6 +178,8 @@ pub(crate) enum Judgement {
     /// This node has no cluster yet: it takes on the peer's, then lets it in.
     Adopt,
     Refuse(Refusal),
+    /// The group was recovered without this node's data, which must take no part any more.
+    Outlived(Recovery),
 }
 
 #[cfg(test)]
@@ -143,6 +192,7 @@ mod tests {
             MemberId(2),
             GroupId(0),
             cluster.map(|c| ClusterId(c.into())),
+            None,
             false,
             String::new(),
             Box::new(|_| Box::pin(async { Ok(()) })),
@@ -158,6 +208,50 @@ mod tests {
             addressed: MemberId(addressed),
             purpose: Purpose::Append,
             client_address: String::new(),
+            recovery: None,
+        }
+    }
+
+    fn recovery(number: u32, by: u64) -> Recovery {
+        Recovery {
+            number,
+            by: MemberId(by),
+        }
+    }
+
+    #[tokio::test]
+    async fn members_of_another_life_of_the_group_are_kept_apart() {
+        let knows = async |mine: Option<Recovery>| {
+            let me = me(None);
+            assert!(me.adopt(&ClusterId("c".into()), mine).await.unwrap());
+            me
+        };
+        let (first, second) = (Some(recovery(1, 7)), Some(recovery(2, 7)));
+        let beside = Some(recovery(1, 8));
+        let other = |ours| Judgement::Refuse(Refusal::OtherLife(ours));
+        for (mine, theirs, verdict) in [
+            (first, first, Judgement::LetIn),
+            (None, first, Judgement::Outlived(recovery(1, 7))),
+            (first, second, Judgement::Outlived(recovery(2, 7))),
+            (first, None, other(first)),
+            (second, first, other(second)),
+            (first, beside, other(first)),
+        ] {
+            // Whomever it addresses: the members that were given up have the ids of before.
+            for addressed in [2, 3] {
+                if addressed == 3 && verdict == Judgement::LetIn {
+                    continue;
+                }
+                let hello = Hello {
+                    recovery: theirs,
+                    ..hello("c", addressed, 0)
+                };
+                assert_eq!(
+                    knows(mine).await.judge(&hello),
+                    verdict,
+                    "{mine:?} {theirs:?}"
+                );
+            }
         }
     }
 
@@ -192,9 +286,9 @@ mod tests {
     #[tokio::test]
     async fn a_cluster_is_adopted_once() {
         let me = me(None);
-        assert!(me.adopt(&ClusterId("c".into())).await.unwrap());
-        assert!(me.adopt(&ClusterId("c".into())).await.unwrap());
-        assert!(!me.adopt(&ClusterId("d".into())).await.unwrap());
+        assert!(me.adopt(&ClusterId("c".into()), None).await.unwrap());
+        assert!(me.adopt(&ClusterId("c".into()), None).await.unwrap());
+        assert!(!me.adopt(&ClusterId("d".into()), None).await.unwrap());
         assert_eq!(me.cluster(), Some(ClusterId("c".into())));
     }
 }

@@ -13,7 +13,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use flower_api::MemberId;
+use flower_api::{MemberId, report::Recovery};
 use parking_lot::Mutex;
 use rand::rngs::StdRng;
 use tokio::{
@@ -28,7 +28,7 @@ use super::{
     types::{decode, encode},
     wire::{Purpose, Request, Response, SMALL_FRAME, read_frame, write_frame},
 };
-use crate::env::{ByteStream, Env, Mono};
+use crate::env::{ByteStream, Env, Fatal, Mono};
 
 /// Dialling and proving the secret.
 pub(crate) const CONNECT_LIMIT: Duration = Duration::from_secs(2);
@@ -219,16 +219,14 @@ impl Links {
         queued
     }
 
-    /// Dials and shakes hands.
-    pub(crate) async fn connect(
+    /// Dials and shakes hands; nothing when that takes too long, or this node has no cluster.
+    pub(crate) async fn greet(
         &self,
         member: MemberId,
         address: &str,
         purpose: Purpose,
-    ) -> Result<Stream, CallError> {
-        let Some(cluster) = self.me.cluster() else {
-            return Err(self.unreachable(member, address, "this node has no cluster yet"));
-        };
+    ) -> Option<Result<(Stream, handshake::Welcome), HandshakeError>> {
+        let cluster = self.me.cluster()?;
         let hello = Hello {
             protocol: PROTOCOL,
             sender: self.me.member,
@@ -237,6 +235,7 @@ impl Links {
             addressed: member,
             purpose,
             client_address: self.me.client_address.clone(),
+            recovery: self.me.recovery(),
         };
         let tokens = self.secrets.tokens();
         let mut rng = rand::SeedableRng::from_rng(&mut *self.rng.lock());
@@ -246,12 +245,49 @@ impl Links {
             let welcome = handshake::dial(&mut stream, hello, &tokens, rng).await?;
             Ok::<_, HandshakeError>((stream, welcome))
         };
-        match self.env.within(CONNECT_LIMIT, connect).await {
+        self.env.within(CONNECT_LIMIT, connect).await
+    }
+
+    /// The group was recovered without this node's data: that is noted, and the node ends. It
+    /// takes no part when it starts again.
+    pub(crate) async fn outlived(&self, by: Recovery) {
+        let why = match self.me.outlived(by).await {
+            Ok(()) => format!(
+                "the group was recovered without this member ({by}); its data takes no part any \
+                 more. Give the node an empty volume"
+            ),
+            Err(error) => format!(
+                "the group was recovered without this member ({by}), and that cannot be noted: \
+                 {error}"
+            ),
+        };
+        self.env.tasks.fail(Fatal::new(why));
+    }
+
+    /// Dials and shakes hands.
+    pub(crate) async fn connect(
+        &self,
+        member: MemberId,
+        address: &str,
+        purpose: Purpose,
+    ) -> Result<Stream, CallError> {
+        if self.me.cluster().is_none() {
+            return Err(self.unreachable(member, address, "this node has no cluster yet"));
+        }
+        match self.greet(member, address, purpose).await {
             Some(Ok((stream, welcome))) => {
                 self.learn_client_address(member, welcome.client_address);
                 Ok(stream)
             }
             Some(Err(error)) => {
+                if let HandshakeError::Refused(Refusal::OtherLife(Some(by))) = &error
+                    && self
+                        .me
+                        .recovery()
+                        .is_none_or(|mine| mine.number < by.number)
+                {
+                    self.outlived(*by).await;
+                }
                 let differs = match &error {
                     HandshakeError::Refused(refusal) => matches!(refusal, Refusal::Protocol { .. }),
                     HandshakeError::Io(error) => error.kind() == io::ErrorKind::InvalidData,

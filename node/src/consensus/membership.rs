@@ -68,7 +68,7 @@ impl Consensus {
             Err(RaftError::APIError(InitializeError::NotAllowed(_))) if self.is_alone() => {}
             Err(error) => return Err(initialized(&error.to_string())),
         }
-        match me.adopt(&call.cluster).await {
+        match me.adopt(&call.cluster, None).await {
             Ok(true) => Ok(self.done()),
             Ok(false) => Err(initialized("another cluster was taken on meanwhile")),
             Err(error) => {

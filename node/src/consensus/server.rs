@@ -148,6 +148,10 @@ impl Server {
         match me.judge(&hello) {
             Judgement::LetIn => {}
             Judgement::Refuse(refusal) => return Err(refusal),
+            Judgement::Outlived(by) => {
+                self.links.outlived(by).await;
+                return Err(Refusal::Outlived(by));
+            }
             Judgement::Adopt => {
                 let initialized = self.raft.is_initialized().await;
                 if !matches!(initialized, Ok(false)) {
@@ -155,7 +159,7 @@ impl Server {
                         "it holds data, but does not know of which cluster".into(),
                     ));
                 }
-                match me.adopt(&hello.cluster).await {
+                match me.adopt(&hello.cluster, hello.recovery).await {
                     Ok(true) => {}
                     Ok(false) => {
                         return Err(Refusal::State("it has just joined another cluster".into()));

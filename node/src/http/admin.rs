@@ -12,7 +12,7 @@ use axum::{
     routing::{get, post},
 };
 use flower_api::{
-    admin::{AddLearner, Bootstrap, Deploy, Done, Fence, OfMember, path},
+    admin::{AddLearner, Bootstrap, Deploy, Done, Fence, OfMember, Recover, path},
     report::Report,
     wire::{Problem, code, header},
 };
@@ -59,6 +59,8 @@ pub(super) fn router(front: Front) -> Router {
         .route(path::EXPORT, get(exports::export))
         .route(path::IMPORT, post(exports::import))
         .route(path::CHECKPOINT, post(checkpoint))
+        .route(path::RECOVERY, get(recovery))
+        .route(path::RECOVER, post(recover))
         .route(path::PREPARE_STOP, post(prepare_stop))
         .fallback(nothing)
         .method_not_allowed_fallback(wrong_method)
@@ -334,6 +336,25 @@ async fn checkpoint(State(front): State<Front>, request: Request) -> Response {
         let service = front.service()?;
         let made = service.consensus.checkpoint().await;
         made.map_err(|fatal| Box::new(internal(fatal.to_string())))?;
+        Ok(service.done())
+    })
+    .await
+}
+
+async fn recovery(State(front): State<Front>, request: Request) -> Response {
+    answer(front, request, BODY, |front, _, _| async move {
+        let service = front.service()?;
+        Ok(service.consensus.survey(service.identity()).await)
+    })
+    .await
+}
+
+async fn recover(State(front): State<Front>, request: Request) -> Response {
+    answer(front, request, BODY, |front, bytes, _| async move {
+        let call: Recover = body::json(&bytes)?;
+        let service = front.service()?;
+        let identity = service.identity();
+        service.consensus.recover(&call, identity).await?;
         Ok(service.done())
     })
     .await

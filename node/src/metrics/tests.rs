@@ -74,6 +74,7 @@ fn report() -> Report {
             image: None,
         }],
         formed: true,
+        recovery: None,
         owner: None,
         deployment: Some(deployment()),
         ready: true,

@@ -4,11 +4,12 @@
 
 use std::{
     cell::Cell,
+    collections::BTreeMap,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
 };
 
-use flower_api::{ClusterId, GroupId, MemberId};
+use flower_api::{ClusterId, GroupId, MemberId, report::Recovery};
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -39,6 +40,15 @@ pub struct Identity {
     /// It has been in a configuration of its group: when it is in none, it was removed.
     #[serde(default)]
     pub admitted: bool,
+    /// The last recovery of the group that this data is part of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub recovery: Option<Recovery>,
+    /// The members that this one's own recovery gave up, and their addresses.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub given_up: BTreeMap<MemberId, String>,
+    /// A recovery that went on without this data: it takes no part any more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outlived_by: Option<Recovery>,
 }
 
 /// Sizes of caches, bytes, and the group that the node was started for.
@@ -211,6 +221,9 @@ impl DataDir {
                 cluster: None,
                 group: settings.group,
                 admitted: false,
+                recovery: None,
+                given_up: BTreeMap::new(),
+                outlived_by: None,
             },
         };
         dir.save(&dir.identity).map_err(|e| OpenError::Io {
@@ -231,6 +244,16 @@ impl DataDir {
                  (setting FLOWER_GROUP)",
                 identity.group, settings.group
             )));
+        }
+        if let Some(recovery) = identity.outlived_by {
+            return Ok(Opened::Broken {
+                why: format!(
+                    "the group was recovered without this member ({recovery}): its data is of the \
+                     group's earlier life and must never take part again. Give the node an empty \
+                     volume"
+                ),
+                identity: Some(identity),
+            });
         }
         for file in [FileName::Log, FileName::State] {
             if disk
@@ -277,11 +300,16 @@ impl DataDir {
         &self.disk
     }
 
-    /// Makes the directory part of `cluster`, durably; nothing when it is already.
+    /// Makes the directory part of `cluster`, as it is since `recovery`, durably; nothing when
+    /// it is already.
     ///
     /// # Errors
     /// `OtherCluster` when it belongs to another one, `Fatal` when the disk fails.
-    pub fn adopt(&mut self, cluster: &ClusterId) -> Result<(), AdoptError> {
+    pub fn adopt(
+        &mut self,
+        cluster: &ClusterId,
+        recovery: Option<Recovery>,
+    ) -> Result<(), AdoptError> {
         match &self.identity.cluster {
             Some(ours) if ours == cluster => Ok(()),
             Some(ours) => Err(AdoptError::OtherCluster {
@@ -289,11 +317,12 @@ impl DataDir {
                 theirs: cluster.clone(),
             }),
             None => {
-                self.become_this(Identity {
+                let identity = Identity {
                     cluster: Some(cluster.clone()),
+                    recovery,
                     ..self.identity.clone()
-                })?;
-                Ok(())
+                };
+                Ok(self.replace(identity)?)
             }
         }
     }
@@ -306,13 +335,41 @@ impl DataDir {
         if self.identity.admitted {
             return Ok(());
         }
-        self.become_this(Identity {
+        self.replace(Identity {
             admitted: true,
             ..self.identity.clone()
         })
     }
 
-    fn become_this(&mut self, identity: Identity) -> Result<(), Fatal> {
+    /// Notes that the group goes on without this data, durably: it is Broken from the next
+    /// opening on.
+    ///
+    /// # Errors
+    /// When the disk fails.
+    pub fn outlived(&mut self, by: Recovery) -> Result<(), Fatal> {
+        self.replace(Identity {
+            outlived_by: Some(by),
+            ..self.identity.clone()
+        })
+    }
+
+    /// Notes that the group goes on from this data, and without those members, durably.
+    ///
+    /// # Errors
+    /// When the disk fails.
+    pub fn recovered(
+        &mut self,
+        recovery: Recovery,
+        given_up: BTreeMap<MemberId, String>,
+    ) -> Result<(), Fatal> {
+        self.replace(Identity {
+            recovery: Some(recovery),
+            given_up,
+            ..self.identity.clone()
+        })
+    }
+
+    fn replace(&mut self, identity: Identity) -> Result<(), Fatal> {
         self.save(&identity)?;
         self.identity = identity;
         Ok(())

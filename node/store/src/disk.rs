@@ -21,11 +21,19 @@ pub enum FileName {
     Incoming,
     /// `identity.json`: member, cluster, group.
     Identity,
+    /// `recovery.json`: a recovery that was accepted and is to be made at the next start.
+    Recovery,
 }
 
 impl FileName {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::Log, Self::State, Self::Incoming, Self::Identity];
+    pub const ALL: [Self; 5] = [
+        Self::Log,
+        Self::State,
+        Self::Incoming,
+        Self::Identity,
+        Self::Recovery,
+    ];
 
     /// The name on disk.
     pub const fn as_str(self) -> &'static str {
@@ -34,6 +42,7 @@ impl FileName {
             Self::State => "state.redb",
             Self::Incoming => "state.redb.incoming",
             Self::Identity => "identity.json",
+            Self::Recovery => "recovery.json",
         }
     }
 }

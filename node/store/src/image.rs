@@ -54,6 +54,15 @@ fn refused(why: impl Into<String>) -> ImageError {
     ImageError::Refused(why.into())
 }
 
+/// What a frame holds, to its last byte.
+fn decoded<T: serde::de::DeserializeOwned>(what: &str, bytes: &[u8]) -> Result<T, ImageError> {
+    match postcard::take_from_bytes(bytes) {
+        Ok((value, [])) => Ok(value),
+        Ok(_) => Err(refused(format!("bytes behind the end of its {what}"))),
+        Err(e) => Err(refused(format!("its {what} is damaged: {e}"))),
+    }
+}
+
 fn open_frame(frame: &[u8]) -> Result<(u8, &[u8]), ImageError> {
     if frame.len() as u64 > FRAME_BYTES {
         return Err(refused(format!(

@@ -9,9 +9,12 @@ pub mod contract;
 pub mod data_dir;
 pub mod disk;
 pub mod error;
+#[cfg(feature = "sim")]
+pub mod fuzz;
 pub mod image;
 pub mod log;
 pub mod record;
+pub mod recovery;
 pub mod sabotage;
 #[cfg(feature = "sim")]
 pub mod sim_disk;
@@ -29,6 +32,7 @@ pub use error::{Fatal, OpenError};
 pub use image::{ImageError, ImageReader, Received, Receiving, Verified};
 pub use log::{Bounds, Flushed, Log, LogReader, LogStats};
 pub use record::{BadRecord, LogPosition, LogRecord, Payload};
+pub use recovery::Accepted;
 #[cfg(feature = "sim")]
 pub use sim_disk::SimDisk;
 pub use state::{Applied, Checkpointed, OpenReport, PageCacheStats, State, StateStats};

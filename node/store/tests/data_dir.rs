@@ -33,7 +33,7 @@ fn cluster(name: &str) -> ClusterId {
 fn filled() -> (SimDisk, Arc<dyn Disk>) {
     let (sim, disk) = disk();
     let mut open = open_dir(&disk);
-    open.dir.adopt(&cluster("one")).unwrap();
+    open.dir.adopt(&cluster("one"), None).unwrap();
     open.log.append((0..10).map(committed));
     let flushed = open.log.flush().unwrap();
     for index in 0..5 {
@@ -63,9 +63,9 @@ fn an_identity_is_minted_once_and_adopted_once() {
         "another start mints nothing"
     );
     first = again;
-    first.dir.adopt(&cluster("one")).unwrap();
-    first.dir.adopt(&cluster("one")).unwrap();
-    let other = first.dir.adopt(&cluster("two")).unwrap_err();
+    first.dir.adopt(&cluster("one"), None).unwrap();
+    first.dir.adopt(&cluster("one"), None).unwrap();
+    let other = first.dir.adopt(&cluster("two"), None).unwrap_err();
     assert!(matches!(other, AdoptError::OtherCluster { .. }));
     assert!(
         other

@@ -1,6 +1,8 @@
 //! Nodes as processes on loopback, and the commands that talk to them.
 #![allow(dead_code)]
 
+pub mod group;
+
 use std::{
     fs::File,
     net::TcpListener,
@@ -150,6 +152,8 @@ pub fn eventually<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
 /// A node of a cluster on loopback.
 pub struct Node {
     pub base: u16,
+    /// Shown at its admin API.
+    pub admin_token: Option<String>,
     dir: PathBuf,
     process: Option<Process>,
 }
@@ -157,8 +161,14 @@ pub struct Node {
 impl Node {
     /// A node with data below `dir`, started.
     pub fn start(dir: &Path, name: &str, more: &[&str]) -> Self {
+        Self::start_with(dir, name, more, None)
+    }
+
+    /// The same for one whose admin API asks for a token.
+    pub fn start_with(dir: &Path, name: &str, more: &[&str], admin_token: Option<&str>) -> Self {
         let mut node = Self {
             base: free_ports(),
+            admin_token: admin_token.map(str::to_owned),
             dir: dir.join(name),
             process: None,
         };
@@ -209,6 +219,11 @@ impl Node {
         Endpoint(format!("http://127.0.0.1:{}", self.base + 2))
     }
 
+    /// What calls its admin API.
+    pub fn admin_client(&self) -> AdminClient {
+        AdminClient::new(self.admin_token.clone())
+    }
+
     /// SIGKILL.
     pub fn kill(&mut self) {
         if let Some(mut process) = self.process.take() {
@@ -219,6 +234,12 @@ impl Node {
     /// SIGTERM; the exit code.
     pub fn stop(&mut self) -> Option<i32> {
         self.process.take().and_then(|mut process| process.stop())
+    }
+
+    /// The exit code, once the process has ended by itself.
+    pub fn ended(&mut self) -> Option<i32> {
+        let process = self.process.as_mut()?;
+        eventually("the process ends", || process.0.try_wait().unwrap()).code()
     }
 
     pub fn log(&self) -> String {
@@ -233,7 +254,7 @@ impl Node {
             .unwrap();
         let start = Instant::now();
         loop {
-            let last = match runtime.block_on(AdminClient::default().report(&self.admin())) {
+            let last = match runtime.block_on(self.admin_client().report(&self.admin())) {
                 Ok(report) if fits(&report) => return report,
                 Ok(report) => format!("{report:?}"),
                 Err(error) => error.to_string(),

@@ -70,6 +70,7 @@ pub async fn act(stage: &Stage<'_>, plan: &Plan) -> Result<Acted, Error> {
             let cluster = ClusterId(uuid::Uuid::new_v4().to_string());
             save_identity(stage, cluster, Some(*first)).await?
         }
+        Step::SaveRecovery { number, claims } => save_recovery(stage, *number, claims).await?,
         Step::Adopt { cluster } => save_identity(stage, cluster.clone(), None).await?,
         Step::DeleteClaim { ordinal, uid, .. } => delete_claim(stage, *ordinal, uid).await?,
         Step::RestartPod {
@@ -109,6 +110,25 @@ async fn save_identity(
     for one in status.groups.iter_mut().filter(|one| one.group == group) {
         one.first_member = first;
         one.bootstrapped |= first.is_none();
+    }
+    let saved = status::write(stage.ctx, &object).await?;
+    Ok(Acted::Saved(Box::new(saved)))
+}
+
+/// Saves which volumes a recovery gave up, before the first of them goes.
+async fn save_recovery(stage: &Stage<'_>, number: u32, claims: &[String]) -> Result<Acted, Error> {
+    let mut object = stage.object.clone();
+    let group = stage.cluster.group;
+    let status = object.status.get_or_insert_default();
+    if !status.groups.iter().any(|one| one.group == group) {
+        status.groups.push(GroupStatus {
+            group,
+            ..GroupStatus::default()
+        });
+    }
+    for one in status.groups.iter_mut().filter(|one| one.group == group) {
+        one.recoveries = i32::try_from(number).unwrap_or(i32::MAX);
+        one.given_up_claims = claims.to_vec();
     }
     let saved = status::write(stage.ctx, &object).await?;
     Ok(Acted::Saved(Box::new(saved)))
@@ -374,6 +394,7 @@ async fn tell(stage: &Stage<'_>, step: &Step) {
         Step::None => return,
         Step::SaveIdentity { .. } => Reason::IdentitySaved,
         Step::Adopt { .. } => Reason::IdentityAdopted,
+        Step::SaveRecovery { .. } => Reason::GroupRecovered,
         Step::Bootstrap { .. } => Reason::Bootstrapped,
         Step::AddLearner { .. } => Reason::LearnerAdded,
         Step::Promote { .. } => Reason::MemberPromoted,

@@ -111,6 +111,7 @@ fn progressing(inputs: &Inputs<'_>, hold: Option<&Hold>) -> Said {
         | Step::Adopt { .. }
         | Step::Bootstrap { .. }
         | Step::MarkFormed => Some(Reason::Bootstrapping),
+        Step::SaveRecovery { .. } => Some(Reason::Replacing),
         Step::AddLearner { .. } | Step::Promote { .. } => Some(Reason::CatchingUp),
         Step::Transfer { .. } | Step::RestartPod { .. } => Some(Reason::RollingOut),
         Step::Remove { .. } | Step::DeleteClaim { .. } => Some(Reason::Scaling),

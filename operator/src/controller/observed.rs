@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use flower_api::{
-    ids::{ClusterId, MemberId},
+    ids::{ClusterId, GroupId, MemberId},
     report::Report,
 };
 use k8s_openapi::{
@@ -18,7 +18,11 @@ use k8s_openapi::{
 use serde_json::Value;
 
 use super::build::{CONTAINER, Kind};
-use crate::{crd::FlowerClusterStatus, labels, names::Ordinal};
+use crate::{
+    crd::{FlowerClusterStatus, status::GroupStatus},
+    labels,
+    names::Ordinal,
+};
 
 /// Everything that one pass saw.
 #[derive(Debug, Clone, Default)]
@@ -103,7 +107,7 @@ pub enum NodeView {
 }
 
 /// The Secret with the tokens.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Clone, Default, PartialEq, Eq)]
 pub enum AuthView {
     /// It does not exist.
     #[default]
@@ -112,6 +116,17 @@ pub enum AuthView {
     Invalid(String),
     /// It has all keys; the tokens of administrators, newest first.
     Present(Vec<String>),
+}
+
+/// How many tokens there are; never what they are.
+impl std::fmt::Debug for AuthView {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Missing => f.write_str("Missing"),
+            Self::Invalid(why) => f.debug_tuple("Invalid").field(why).finish(),
+            Self::Present(tokens) => write!(f, "Present({} tokens)", tokens.len()),
+        }
+    }
 }
 
 /// The application's bundle.
@@ -240,6 +255,15 @@ impl Observed {
     /// The member that a node is now; `None` when it did not say.
     pub fn member(&self, ordinal: Ordinal) -> Option<MemberId> {
         self.report(ordinal)?.identity.member
+    }
+    /// What the status says of a group.
+    pub fn group(&self, group: GroupId) -> Option<&GroupStatus> {
+        self.status.groups.iter().find(|one| one.group == group)
+    }
+    /// How often a group has been recovered, as far as the status knows.
+    pub fn recoveries(&self, group: GroupId) -> u32 {
+        let known = self.group(group).map_or(0, |one| one.recoveries);
+        u32::try_from(known).unwrap_or(0)
     }
     /// Cluster ids found on volumes.
     pub fn clusters_on_volumes(&self) -> BTreeSet<&ClusterId> {

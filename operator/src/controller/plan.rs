@@ -13,6 +13,7 @@ use crate::{conditions::Reason, names::Ordinal};
 
 pub mod bootstrap;
 pub mod membership;
+pub mod recovery;
 pub mod rollout;
 pub mod scale;
 pub mod step;
@@ -172,6 +173,7 @@ fn concerns<'a>(
         }
         Ok(view) => {
             all.push(Box::new(move || membership::settled(view)));
+            all.push(Box::new(move || recovery::note(facts, view)));
             all.push(Box::new(move || membership::replace(facts, view)));
             all.push(Box::new(move || membership::drop_learners(facts, view)));
             all.push(Box::new(move || volumes::wipe(facts, view)));
@@ -192,10 +194,15 @@ fn concerns<'a>(
 /// Reasons to touch nothing at all.
 fn standstill(facts: Facts<'_>, view: Option<&RaftView>) -> Option<Hold> {
     let cluster = facts.cluster;
-    let newer = view
-        .and_then(|view| view.owner.as_ref())
-        .filter(|owner| owner.uid == cluster.uid && owner.generation > cluster.generation);
-    if let Some(owner) = newer {
+    // By any member's word: without a leader, the past must not be acted on either.
+    let told = facts
+        .observed
+        .reports()
+        .filter_map(|(_, report)| report.owner.as_ref())
+        .chain(view.and_then(|view| view.owner.as_ref()))
+        .filter(|owner| owner.uid == cluster.uid)
+        .max_by_key(|owner| owner.generation);
+    if let Some(owner) = told.filter(|owner| owner.generation > cluster.generation) {
         return Some(Hold::new(
             Reason::NewerSpecSeen,
             format!(

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use flower_api::{
     ids::{GroupId, MemberId},
     report::{
-        BuildInfo, Configuration, FailedBuildInfo, FollowerLag, Lifecycle, Report, Role,
+        BuildInfo, Configuration, FailedBuildInfo, FollowerLag, Lifecycle, Recovery, Report, Role,
         StoredOwner,
     },
 };
@@ -49,6 +49,8 @@ pub struct RaftView {
     pub build: Option<BuildInfo>,
     /// The last application whose build failed.
     pub failed_build: Option<FailedBuildInfo>,
+    /// The last recovery of the group, if there was one.
+    pub recovery: Option<Recovery>,
     /// The FlowerCluster that last acted on the group.
     pub owner: Option<StoredOwner>,
 }
@@ -74,7 +76,7 @@ impl RaftView {
     /// # Errors
     /// When there is none, or two in one term.
     pub fn of(name: &ClusterName, group: GroupId, observed: &Observed) -> Result<Self, NoLeader> {
-        let (leader_ordinal, report) = leader(observed)?;
+        let (leader_ordinal, report) = leader(group, observed)?;
         let (Some(leader), Some(configuration)) =
             (report.identity.member, report.configuration.clone())
         else {
@@ -106,6 +108,7 @@ impl RaftView {
             deployment: deployment.map(|one| one.hash.clone()),
             build: deployment.and_then(|one| one.build.clone()),
             failed_build: deployment.and_then(|one| one.failed_build.clone()),
+            recovery: report.recovery,
             owner: report.owner.clone(),
         })
     }
@@ -192,11 +195,15 @@ impl RaftView {
     }
 }
 
-/// The report of the one that leads.
-fn leader(observed: &Observed) -> Result<(Ordinal, &Report), NoLeader> {
+/// The report of the one that leads. Since a recovery only members of the recovered group are
+/// heard, whatever the term of the others is.
+fn leader(group: GroupId, observed: &Observed) -> Result<(Ordinal, &Report), NoLeader> {
     let ours = observed.status.cluster_id.as_ref();
+    let recovered = |report: &Report| report.recovery.map_or(0, |one| one.number);
+    let known = observed.recoveries(group);
     let claims = |report: &Report| {
-        (ours.is_none() || report.identity.cluster.as_ref() == ours)
+        recovered(report) >= known
+            && (ours.is_none() || report.identity.cluster.as_ref() == ours)
             && report.role == Role::Leader
             && report.quorum_lease
     };
@@ -204,10 +211,19 @@ fn leader(observed: &Observed) -> Result<(Ordinal, &Report), NoLeader> {
         .reports()
         .filter(|(_, report)| claims(report))
         .collect();
-    let term = leaders.iter().map(|(_, report)| report.term).max();
-    let mut highest = leaders
+    let last = leaders.iter().map(|(_, report)| recovered(report)).max();
+    let latest: Vec<(Ordinal, &Report)> = leaders
         .into_iter()
-        .filter(|(_, report)| Some(report.term) == term);
+        .filter(|(_, report)| Some(recovered(report)) == last)
+        .collect();
+    let term = latest.iter().map(|(_, report)| report.term).max();
+    // Two survivors that were recovered side by side are two groups, whatever their terms.
+    let two = latest
+        .windows(2)
+        .any(|pair| pair[0].1.recovery != pair[1].1.recovery);
+    let mut highest = latest
+        .into_iter()
+        .filter(|(_, report)| two || Some(report.term) == term);
     let Some((ordinal, report)) = highest.next() else {
         return Err(NoLeader::None);
     };

@@ -71,6 +71,12 @@ pub struct GroupStatus {
     /// The group has reached its size once, so it accepts mutations.
     #[serde(default)]
     pub formed: bool,
+    /// How often the group was recovered from one survivor (`flower recover`).
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub recoveries: i32,
+    /// uids of the volume claims that the last recovery gave up: each is exchanged for an empty one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub given_up_claims: Vec<String>,
     /// Pod that leads.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leader: Option<String>,
@@ -84,6 +90,10 @@ pub struct GroupStatus {
     /// Pods and members.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub members: Vec<MemberStatus>,
+}
+
+fn is_zero(number: &i32) -> bool {
+    *number == 0
 }
 
 /// State of a member, for people.

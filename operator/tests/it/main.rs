@@ -7,4 +7,5 @@ mod golden;
 mod membership;
 mod plan;
 mod reconcile;
+mod recovery;
 mod support;

@@ -36,6 +36,7 @@ fn report(member: u64, role: Role) -> Report {
         },
         followers: Vec::new(),
         formed: true,
+        recovery: None,
         owner: None,
         deployment: None,
         ready: true,

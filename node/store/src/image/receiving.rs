@@ -9,7 +9,8 @@ use redb::{Durability, WriteTransaction};
 use xxhash_rust::xxh3::Xxh3;
 
 use super::{
-    FORMAT, HEADER, Header, ImageError, MAGIC, PIECE, RUN, TRAILER, Trailer, open_frame, refused,
+    FORMAT, HEADER, Header, ImageError, MAGIC, PIECE, RUN, TRAILER, Trailer, decoded, open_frame,
+    refused,
 };
 use crate::{
     backend::{self, OpenFile},
@@ -129,9 +130,7 @@ impl Receiving {
         };
         match rest.split_first() {
             Some((&FORMAT, rest)) => {
-                let header = postcard::from_bytes(rest)
-                    .map_err(|e| refused(format!("its header is damaged: {e}")))?;
-                self.header = Some(header);
+                self.header = Some(decoded("header", rest)?);
                 Ok(())
             }
             Some((other, _)) => Err(refused(format!(
@@ -244,8 +243,7 @@ impl Receiving {
     }
 
     fn take_trailer(&mut self, body: &[u8]) -> Result<(), ImageError> {
-        let trailer: Trailer = postcard::from_bytes(body)
-            .map_err(|e| refused(format!("its trailer is damaged: {e}")))?;
+        let trailer: Trailer = decoded("trailer", body)?;
         if self.partial.is_some() {
             return Err(refused("a large value is cut short"));
         }

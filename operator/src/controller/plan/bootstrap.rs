@@ -201,7 +201,7 @@ fn no_leader(facts: Facts<'_>) -> Verdict {
     Verdict::Wait(Hold::new(
         Reason::NoLeader,
         format!(
-            "no member leads with a quorum behind it{unreachable}; nothing is removed, because an unreachable member may come back"
+            "no member leads with a quorum behind it{unreachable}; nothing is removed, because an unreachable member may come back. If a majority of the volumes is lost for good, see `flower recover`"
         ),
     ))
 }

@@ -22,6 +22,14 @@ pub enum Step {
         /// Found on a volume.
         cluster: ClusterId,
     },
+    /// The group was recovered from one survivor: save that, with the claims of the volumes
+    /// that this gave up.
+    SaveRecovery {
+        /// How many recoveries there were.
+        number: u32,
+        /// uids.
+        claims: Vec<String>,
+    },
     /// Make the saved first member.
     Bootstrap {
         /// Saved cluster id.
@@ -97,6 +105,7 @@ impl Step {
             Self::None => "none",
             Self::SaveIdentity { .. } => "save-identity",
             Self::Adopt { .. } => "adopt",
+            Self::SaveRecovery { .. } => "save-recovery",
             Self::Bootstrap { .. } => "bootstrap",
             Self::AddLearner { .. } => "add-learner",
             Self::Promote { .. } => "promote",
@@ -109,9 +118,10 @@ impl Step {
         }
     }
     /// All words of `name`, for metrics that start at 0.
-    pub const NAMES: [&'static str; 11] = [
+    pub const NAMES: [&'static str; 12] = [
         "save-identity",
         "adopt",
+        "save-recovery",
         "bootstrap",
         "add-learner",
         "promote",
@@ -132,6 +142,11 @@ impl fmt::Display for Step {
                 write!(f, "save a new cluster id with first member {first}")
             }
             Self::Adopt { cluster } => write!(f, "adopt cluster {cluster} from the volumes"),
+            Self::SaveRecovery { number, claims } => write!(
+                f,
+                "note recovery {number} of the group, and that {} volumes are given up",
+                claims.len()
+            ),
             Self::Bootstrap { cluster, member } => {
                 write!(f, "bootstrap cluster {cluster} from member {member}")
             }

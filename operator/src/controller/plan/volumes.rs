@@ -3,13 +3,14 @@
 
 use flower_api::report::Lifecycle;
 
-use super::{Facts, Hold, Step, Verdict, membership};
+use super::{Facts, Hold, Step, Verdict, membership, recovery};
 use crate::{conditions::Reason, controller::raft_view::RaftView, names::Ordinal};
 
 /// Gives a wanted pod an empty volume when the member on its volume can never take part
-/// again: it is unreadable, was removed, or is on a node that no longer exists. A member id is never reused with other data, and
-/// never added again.
+/// again: it is unreadable, was removed, was given up by a recovery, or is on a node that no
+/// longer exists. A member id is never reused with other data, and never added again.
 pub fn wipe(facts: Facts<'_>, view: &RaftView) -> Verdict {
+    let mut waits = None;
     for ordinal in 0..facts.cluster.replicas {
         let observed = facts.observed;
         let Some(why) = useless(facts, view, ordinal) else {
@@ -34,25 +35,31 @@ pub fn wipe(facts: Facts<'_>, view: &RaftView) -> Verdict {
                         why: "its volume is being exchanged",
                     });
                 }
+                // A pod that does not end must not keep another one's volume from going.
                 None => {
-                    return Verdict::Wait(Hold::new(
-                        Reason::Replacing,
-                        format!(
-                            "the volume of pod {} is being exchanged",
-                            facts.pod(ordinal)
-                        ),
-                    ));
+                    waits.get_or_insert_with(|| {
+                        Hold::new(
+                            Reason::Replacing,
+                            format!(
+                                "the volume of pod {} is being exchanged",
+                                facts.pod(ordinal)
+                            ),
+                        )
+                    });
                 }
             },
         }
     }
-    Verdict::Pass
+    waits.map_or(Verdict::Pass, Verdict::Wait)
 }
 
 fn useless(facts: Facts<'_>, view: &RaftView, ordinal: Ordinal) -> Option<&'static str> {
     if view.member_at(ordinal, None).is_some() {
         // Still in the configuration: `membership::replace` removes it first.
         return None;
+    }
+    if let Some(why) = recovery::given_up(facts, ordinal) {
+        return Some(why);
     }
     let Some(report) = facts.observed.report(ordinal) else {
         return membership::gone_with_its_node(facts, ordinal);

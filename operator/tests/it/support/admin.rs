@@ -211,6 +211,7 @@ impl Group {
                 revision: Revision(node.log),
             },
             formed: node.formed,
+            recovery: None,
             owner: None,
             deployment: node.bundle.as_ref().map(|bundle| DeploymentInfo {
                 hash: hash(bundle),

@@ -147,6 +147,7 @@ impl Case {
             },
             followers: Vec::new(),
             formed: true,
+            recovery: None,
             owner: None,
             deployment: None,
             ready: joined,

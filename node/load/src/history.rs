@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use serde::{Deserialize, Serialize};
 
 /// A call and what is known of it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Op {
     /// Who called.
     pub client: u32,
@@ -25,8 +25,21 @@ pub struct Op {
     pub replays: u32,
 }
 
+/// A line of a history in a file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Line {
+    /// A call.
+    Op(Op),
+    /// The last one: what is stored when nobody calls any more.
+    End {
+        /// Serials of all traces, in order.
+        traces: Vec<u64>,
+    },
+}
+
 /// How fresh a read is to be.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Class {
     /// The node's newest state.
     Local,
@@ -39,7 +52,7 @@ pub enum Class {
 }
 
 /// A call.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Call {
     /// Sets a register.
     Put {
@@ -80,7 +93,7 @@ pub enum Call {
 }
 
 /// How a call ended.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Outcome {
     /// Written: the register's version, at a revision.
     Written {
@@ -113,7 +126,7 @@ pub enum Outcome {
 }
 
 /// All registers and accounts at a revision.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Snapshot {
     /// Revision.
     pub revision: u64,
@@ -124,7 +137,7 @@ pub struct Snapshot {
 }
 
 /// All lists at a revision.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lists {
     /// Revision.
     pub revision: u64,

@@ -11,16 +11,12 @@ use std::{
 };
 
 use flower_api::wire::{Outcome as Effects, Problem};
-use flower_node::env::SeedTree;
 use rand::{Rng, rngs::StdRng};
 use serde_json::{Value, json};
 
 use crate::{
-    audit::Audit,
-    cluster::{Cluster, Ended},
     history::{Call, Class, History, Lists, Outcome, Snapshot},
-    http::NoAnswer,
-    watcher::Watched,
+    target::{self, Ended, NoAnswer, Target},
 };
 
 /// What each account begins with.
@@ -45,6 +41,9 @@ pub struct Workload {
     pub tries: u32,
     /// Percent of calls that write.
     pub writes: u32,
+    /// Behind this serial nothing is put at the end of a list any more: every reading of all
+    /// lists is as long as they are.
+    pub append_until: u64,
 }
 
 /// Shared by all clients.
@@ -58,8 +57,6 @@ pub struct Clients {
     pub history: History,
     /// The last serial that was given out.
     pub serial: Arc<AtomicU64>,
-    /// What watchers were told.
-    pub watched: Watched,
     /// They end when it is set.
     pub stop: Arc<AtomicBool>,
 }
@@ -70,14 +67,13 @@ impl Clients {
     }
 
     /// Opens the accounts.
-    pub async fn open(self, host: String, audit: Audit) {
-        let cluster = Cluster::new(&host, &audit);
+    pub async fn open(self, target: &impl Target) {
         for number in 0..self.workload.accounts {
             let serial = self.serial();
             let call = self.history.begin(0, Call::Transfer { serial });
             let args = json!({ "name": account(number), "balance": MONEY, "serial": serial });
             let key = format!("open-{number}");
-            cluster.write(&self.hosts, "open", &key, &args).await;
+            target::write(target, &self.hosts, "open", &key, &args).await;
             let (version, revision) = (0, 0);
             self.history
                 .end(call, Outcome::Written { version, revision });
@@ -85,11 +81,11 @@ impl Clients {
     }
 
     /// One client, until it is told to stop.
-    pub async fn run(self, number: u32, host: String, audit: Audit, seeds: SeedTree) {
+    pub async fn run(self, number: u32, target: impl Target, rng: StdRng) {
         let mut client = Client {
             number,
-            cluster: Cluster::new(&host, &audit),
-            rng: seeds.child(&format!("client {number}")).rng(),
+            target,
+            rng,
             seen: 0,
             all: self,
         };
@@ -105,9 +101,9 @@ fn account(number: u32) -> String {
     format!("account-{number}")
 }
 
-struct Client {
+struct Client<T> {
     number: u32,
-    cluster: Cluster,
+    target: T,
     rng: StdRng,
     /// The newest revision that it was told.
     seen: u64,
@@ -121,7 +117,7 @@ struct Known {
     maybe: bool,
 }
 
-impl Client {
+impl<T: Target> Client<T> {
     fn host(&mut self) -> String {
         let at = self.rng.random_range(0..self.all.hosts.len());
         self.all.hosts[at].clone()
@@ -140,7 +136,12 @@ impl Client {
     }
 
     async fn put(&mut self) {
-        let (serial, key) = (self.all.serial(), self.register());
+        let serial = self.all.serial();
+        self.put_as(serial).await;
+    }
+
+    async fn put_as(&mut self, serial: u64) {
+        let key = self.register();
         let args = json!({ "key": key, "serial": serial });
         let number = self
             .all
@@ -167,6 +168,9 @@ impl Client {
 
     async fn append(&mut self) {
         let serial = self.all.serial();
+        if serial > self.all.workload.append_until {
+            return self.put_as(serial).await;
+        }
         let list = format!("l{}", self.rng.random_range(0..self.all.workload.lists));
         let args = json!({ "name": list, "serial": serial });
         let call = Call::Append { list, serial };
@@ -183,7 +187,7 @@ impl Client {
         let mut known = Known::default();
         for _ in 0..self.all.workload.tries {
             let host = self.host();
-            let ended = self.cluster.mutate(&host, name, &key, args).await;
+            let ended = self.target.mutate(&host, name, &key, args).await;
             let history = self.all.history.clone();
             history.update(number, |op| {
                 op.tries += 1;
@@ -269,15 +273,17 @@ impl Client {
         let history = self.all.history.clone();
         let number = history.begin(self.number, Call::Get { key, class });
         history.update(number, |op| op.at.clone_from(&host));
-        let told = self.cluster.query(&host, "get", &text(class), &args).await;
+        let told = self.target.query(&host, "get", &text(class), &args).await;
         let outcome = match told {
-            Ok((value, revision)) => {
+            Ended::Result {
+                value, revision, ..
+            } => {
                 self.seen = self.seen.max(revision);
                 let part = |name: &str| value[name].as_u64().unwrap_or(u64::MAX);
                 let found = (part("serial"), part("version"));
                 Outcome::Read { found, revision }
             }
-            Err(_) => Outcome::None,
+            _ => Outcome::None,
         };
         history.end(number, outcome);
     }
@@ -326,12 +332,14 @@ impl Client {
         let number = history.begin(self.number, call);
         history.update(number, |op| op.at.clone_from(&host));
         let (class, args) = (text(class), json!({}));
-        let outcome = match self.cluster.query(&host, name, &class, &args).await {
-            Ok((value, revision)) => {
+        let outcome = match self.target.query(&host, name, &class, &args).await {
+            Ended::Result {
+                value, revision, ..
+            } => {
                 self.seen = self.seen.max(revision);
                 read(value, revision)
             }
-            Err(_) => Outcome::None,
+            _ => Outcome::None,
         };
         history.end(number, outcome);
     }
