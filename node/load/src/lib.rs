@@ -6,6 +6,7 @@ pub mod check;
 pub mod history;
 pub mod real;
 pub mod target;
+pub mod watcher;
 pub mod workload;
 
 /// The application that the clients call.

@@ -22,6 +22,7 @@ use flower_load::{
     history::{History, Line, Op, Outcome},
     real::{Real, Took},
     target::{self, Ended, Target as _},
+    watcher::{self, Watched},
     workload::{Clients, MONEY, Workload},
 };
 use rand::{RngCore as _, SeedableRng as _, rngs::StdRng};
@@ -80,6 +81,9 @@ struct RunArgs {
     /// Clients that call side by side.
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=256))]
     clients: u32,
+    /// Clients that watch.
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(0..=64))]
+    watchers: u32,
     /// How long.
     #[arg(long, default_value_t = 30, value_name = "SECONDS")]
     seconds: u64,
@@ -111,6 +115,8 @@ struct Summary {
     unanswered: usize,
     replays: u64,
     tries: u64,
+    /// Steps that watchers were told.
+    told: u64,
     functions: Vec<Took>,
     /// What was wrong, if anything was.
     wrong: Option<String>,
@@ -155,7 +161,7 @@ async fn run(args: &RunArgs) -> Result<Option<String>> {
     let clients = Clients {
         workload: Workload {
             clients: args.clients,
-            watchers: 0,
+            watchers: args.watchers,
             keys: 8,
             lists: 3,
             accounts: 5,
@@ -175,6 +181,13 @@ async fn run(args: &RunArgs) -> Result<Option<String>> {
         let rng = StdRng::seed_from_u64(seed ^ u64::from(number).rotate_left(32));
         tasks.spawn(clients.clone().run(number, target.clone(), rng));
     }
+    let watched = Watched::default();
+    let mut watchers = tokio::task::JoinSet::new();
+    for number in 0..args.watchers {
+        let rng = StdRng::seed_from_u64(seed ^ u64::from(number).rotate_left(48) ^ 1);
+        let (clients, watched) = (clients.clone(), watched.clone());
+        watchers.spawn(watcher::run(number, target.clone(), rng, clients, watched));
+    }
     tokio::time::sleep(Duration::from_secs(args.seconds)).await;
     clients.stop.store(true, Ordering::Relaxed);
     let ended = tokio::time::timeout(DRAIN, async {
@@ -188,12 +201,15 @@ async fn run(args: &RunArgs) -> Result<Option<String>> {
         ended?;
     }
     tasks.abort_all();
+    watchers.abort_all();
     let traces = target::traces(&target, &args.url).await;
     let ops = clients.history.ops();
     if let Some(file) = &args.history {
         write(file, &ops, &traces)?;
     }
-    let summary = summary(seed, &ops, target.took(), judge(&ops, &traces));
+    let wrong = watched.wrong().or_else(|| judge(&ops, &traces));
+    let [(_, told), _] = watched.reached();
+    let summary = summary(seed, &ops, (target.took(), told), wrong);
     if args.json {
         println!("{}", serde_json::to_string_pretty(&summary)?);
     } else {
@@ -222,7 +238,12 @@ async fn is_empty(target: &Real, host: &str) -> Result<()> {
     Ok(())
 }
 
-fn summary(seed: u64, ops: &[Op], functions: Vec<Took>, wrong: Option<String>) -> Summary {
+fn summary(
+    seed: u64,
+    ops: &[Op],
+    (functions, told): (Vec<Took>, u64),
+    wrong: Option<String>,
+) -> Summary {
     let count = |fits: &dyn Fn(&Outcome) -> bool| ops.iter().filter(|op| fits(&op.outcome)).count();
     Summary {
         seed,
@@ -232,6 +253,7 @@ fn summary(seed: u64, ops: &[Op], functions: Vec<Took>, wrong: Option<String>) -
         unanswered: count(&|o| matches!(o, Outcome::None | Outcome::NotApplied)),
         replays: ops.iter().map(|op| u64::from(op.replays)).sum(),
         tries: ops.iter().map(|op| u64::from(op.tries)).sum(),
+        told,
         functions,
         wrong,
     }
@@ -240,13 +262,14 @@ fn summary(seed: u64, ops: &[Op], functions: Vec<Took>, wrong: Option<String>) -
 fn tell(summary: &Summary) {
     println!(
         "{} calls, {} writes acknowledged ({} tries, {} answered from receipts), {} unknown, {} \
-         unanswered; seed {}",
+         unanswered, {} steps of watches; seed {}",
         summary.calls,
         summary.acknowledged,
         summary.tries,
         summary.replays,
         summary.unknown,
         summary.unanswered,
+        summary.told,
         summary.seed
     );
     for one in &summary.functions {

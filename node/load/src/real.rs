@@ -10,7 +10,7 @@ use std::{
 
 use bytes::Bytes;
 use flower_api::wire::header;
-use flower_node::client::{self, Api, BadUrl};
+use flower_node::client::{self, Api, BadUrl, Stream};
 use http::Method;
 use serde_json::Value;
 
@@ -128,5 +128,20 @@ impl Target for Real {
     async fn query(&self, host: &str, name: &str, class: &str, args: &Value) -> Ended {
         let path = format!("/v1/p/_/q/{name}");
         self.send(host, &path, (header::READ, class), args).await
+    }
+
+    async fn watch(
+        &self,
+        host: &str,
+        headers: &[(&'static str, &str)],
+        body: Vec<u8>,
+    ) -> Option<Stream> {
+        let api = self.apis.get(host)?;
+        let owned = headers
+            .iter()
+            .map(|(name, value)| (*name, (*value).to_owned()));
+        let headers: Vec<_> = owned.collect();
+        let opened = api.stream("/v1/p/_/watch", &headers, body.into(), CALL_LIMIT);
+        opened.await.ok()?.ok()
     }
 }

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use flower_api::wire::{Outcome, Problem, header};
-use flower_node::dial::Answer;
+use flower_node::{client::Stream, dial::Answer};
 use serde_json::{Value, json};
 
 /// Between two tries of a call that must succeed.
@@ -77,6 +77,15 @@ pub trait Target: Sync {
         class: &str,
         args: &Value,
     ) -> impl Future<Output = Ended> + Send;
+
+    /// Opens a watch with what its headers and body say; absent when it is refused, or there is
+    /// no answer.
+    fn watch(
+        &self,
+        host: &str,
+        headers: &[(&'static str, &str)],
+        body: Vec<u8>,
+    ) -> impl Future<Output = Option<Stream>> + Send;
 }
 
 /// Calls a mutation under one key, at one host after the other, until its outcome is known.

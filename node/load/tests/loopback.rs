@@ -18,12 +18,14 @@ use flower_load::{
     history::{History, Line, Op, Outcome},
     real::Real,
     target,
+    watcher::{self, Watched},
     workload::{Clients, MONEY, Workload},
 };
 use rand::{SeedableRng, rngs::StdRng};
 use support::{group::group, quick, until};
 
 const CLIENTS: u32 = 16;
+const WATCHERS: u32 = 3;
 /// Acknowledged writes that there must be.
 const WRITES: usize = 400;
 
@@ -43,7 +45,7 @@ async fn sixteen_clients_are_told_the_truth_and_a_lie_is_noticed() {
     let clients = Clients {
         workload: Workload {
             clients: CLIENTS,
-            watchers: 0,
+            watchers: WATCHERS,
             keys: 4,
             lists: 2,
             accounts: 4,
@@ -64,6 +66,14 @@ async fn sixteen_clients_are_told_the_truth_and_a_lie_is_noticed() {
             tokio::spawn(clients.clone().run(number, target.clone(), rng))
         })
         .collect();
+    let watched = Watched::default();
+    let watching: Vec<_> = (0..WATCHERS)
+        .map(|number| {
+            let rng = StdRng::seed_from_u64(1_000 + u64::from(number));
+            let (clients, watched) = (clients.clone(), watched.clone());
+            tokio::spawn(watcher::run(number, target.clone(), rng, clients, watched))
+        })
+        .collect();
     let some = WRITES / 4;
     until("some writes", async || {
         written(&clients.history.ops()) > some
@@ -75,10 +85,13 @@ async fn sixteen_clients_are_told_the_truth_and_a_lie_is_noticed() {
         written(&clients.history.ops()) > WRITES
     })
     .await;
+    until("watchers are told", async || watched.reached()[0].1 > 0).await;
     clients.stop.store(true, Ordering::Relaxed);
     for client in running {
         client.await.unwrap();
     }
+    watching.iter().for_each(|watcher| watcher.abort());
+    assert_eq!(watched.wrong(), None);
     let traces = target::traces(&target, &urls[1..]).await;
     let ops = clients.history.ops();
     let verdict = |ops: &[Op], traces: &[u64]| {

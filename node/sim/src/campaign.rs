@@ -13,6 +13,7 @@ use std::{
 
 use flower_load::{
     history::{History, Op, Outcome},
+    watcher::{self, Current, Watched},
     workload::{Clients, MONEY},
 };
 use flower_store::{
@@ -37,7 +38,6 @@ use crate::{
     operator::{self, host},
     plan::{Fault, NODES_MAX, Plan},
     watch,
-    watcher::{self, Current, Watched},
     world::{ADMIN_TOKEN, Shape, World},
 };
 
@@ -219,7 +219,8 @@ impl Driver {
             let (clients, watched) = (self.clients.clone(), self.watched.clone());
             let at = name.clone();
             self.world.spawn(&name, async move {
-                watcher::run(number, at, audit, rng, clients, watched).await;
+                let target = Cluster::new(&at, &audit);
+                watcher::run(number, target, rng, clients, watched).await;
             });
         }
     }

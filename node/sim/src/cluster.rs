@@ -10,6 +10,7 @@ use flower_api::{
     wire::{Problem, header},
 };
 use flower_load::target::{self, Ended, Target};
+use flower_node::client::Stream;
 use http::Method;
 use serde_json::Value;
 
@@ -249,6 +250,18 @@ impl Cluster {
 }
 
 impl Target for Cluster {
+    async fn watch(
+        &self,
+        host: &str,
+        headers: &[(&'static str, &str)],
+        body: Vec<u8>,
+    ) -> Option<Stream> {
+        let authority = format!("{host}:{CLIENT}");
+        self.calls
+            .stream(&authority, "/v1/p/_/watch", headers, body, CALL_LIMIT)
+            .await
+    }
+
     async fn mutate(&self, host: &str, name: &str, key: &str, args: &Value) -> Ended {
         Self::mutate(self, host, name, key, args).await
     }

@@ -23,7 +23,6 @@ pub mod plan;
 pub mod process;
 pub mod seeds;
 pub mod watch;
-pub mod watcher;
 pub mod world;
 
 pub use flower_load::APP;

@@ -227,6 +227,9 @@ fn text(status: &Status) -> String {
         None => "no application".to_owned(),
     };
     lines.push(format!("revision {}, {application}", status.revision));
+    if let Some(recovery) = &status.report.recovery {
+        lines.push(format!("its quorum was lost for good once: {recovery}"));
+    }
     if let Some(deployment) = &status.report.deployment {
         lines.extend(deployment.build.as_ref().map(ToString::to_string));
         lines.extend(deployment.failed_build.as_ref().map(|failed| {

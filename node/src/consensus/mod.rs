@@ -16,6 +16,7 @@ mod propose;
 mod receive;
 mod recover;
 mod report;
+mod revive;
 mod server;
 mod settings;
 mod space;
@@ -41,8 +42,8 @@ pub use handshake::{FixedSecrets, PeerSecrets};
 pub use identity::{Me, Note, Persist};
 pub use leadership::Leadership;
 pub use propose::{AppliedSignal, FlushedSignal, Proposal, ProposeError};
-pub(crate) use recover::{carry_out, tell_given_up};
 pub use report::ConsensusReport;
+pub(crate) use revive::{carry_out, tell_given_up};
 pub use settings::{ConsensusSettings, Timing};
 pub use state::AppliedAt;
 

@@ -12,16 +12,16 @@ use flower_api::{
     Revision,
     watch::{Changed, Failed, Moved, Open, Opened, Query, Same, Step, frame},
 };
-use flower_load::{
-    history::{Call, Class, List, Lists, Outcome},
-    workload::Clients,
-};
 use flower_node::client::{Stream, sse::Event};
 use rand::{Rng, rngs::StdRng};
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 
-use crate::{audit::Audit, http::Http, node::CLIENT, world::CLIENT_TOKEN};
+use crate::{
+    history::{Call, Class, List, Lists, Outcome},
+    target::Target,
+    workload::Clients,
+};
 
 /// Numbers of watchers among clients begin here.
 const FIRST: u32 = 1_000;
@@ -78,18 +78,17 @@ impl Watched {
     }
 }
 
-/// Watches until the world ends.
+/// Watches until it is dropped.
 pub async fn run(
     number: u32,
-    name: String,
-    audit: Audit,
+    target: impl Target,
     mut rng: StdRng,
     clients: Clients,
     watched: Watched,
 ) {
     let mut watcher = Watcher {
         number: FIRST + number,
-        http: Http::new(&name, &audit, CLIENT_TOKEN, true),
+        target,
         at: String::new(),
         revision: None,
         etags: BTreeMap::new(),
@@ -110,9 +109,9 @@ pub async fn run(
     }
 }
 
-struct Watcher {
+struct Watcher<T> {
     number: u32,
-    http: Http,
+    target: T,
     at: String,
     /// Of the last frame; a watch that was told nothing yet has none.
     revision: Option<Revision>,
@@ -121,7 +120,7 @@ struct Watcher {
     watched: Watched,
 }
 
-impl Watcher {
+impl<T: Target> Watcher<T> {
     /// One stream from its opening to its end; how long to wait before the next.
     async fn once(&mut self) -> Result<Duration, String> {
         let Some(mut stream) = self.open().await else {
@@ -183,11 +182,8 @@ impl Watcher {
             .iter()
             .map(|r| ("last-event-id", r.as_str()))
             .collect();
-        let authority = format!("{}:{CLIENT}", self.at);
-        let stream = self
-            .http
-            .stream(&authority, "/v1/p/_/watch", &headers, body, OPENS)
-            .await?;
+        let opening = self.target.watch(&self.at, &headers, body);
+        let stream = tokio::time::timeout(OPENS, opening).await.ok()??;
         if self.revision.is_some() {
             self.watched.inner().resumed += 1;
         }
