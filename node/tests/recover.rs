@@ -39,6 +39,17 @@ fn is_given_up(report: &Report) -> bool {
     report.identity.lifecycle == Lifecycle::Broken && why.contains("recovered without this member")
 }
 
+/// As long as there is a leader nothing is shown as lost, and nothing is accepted.
+fn is_refused_while_there_is_a_leader(node: &Node, head: u64) {
+    let (code, told) = recover(node, None);
+    assert!(
+        code == 0 && told.contains("refused now: the group has a leader"),
+        "{told}"
+    );
+    let (code, told) = recover(node, Some(head));
+    assert!(code == 3 && told.contains("unsafe"), "{code}: {told}");
+}
+
 #[test]
 fn a_survivor_becomes_the_group_and_those_given_up_never_take_part_again() {
     let dir = tempfile::tempdir().unwrap();
@@ -53,14 +64,7 @@ fn a_survivor_becomes_the_group_and_those_given_up_never_take_part_again() {
     let head = nodes[led].report("it leads", |_| true).positions.applied;
     nodes[survivor].report("it has all", |r| r.positions.applied >= head);
 
-    // As long as there is a leader nothing is shown as lost, and nothing is accepted.
-    let (code, told) = recover(&nodes[survivor], None);
-    assert!(
-        code == 0 && told.contains("refused now: the group has a leader"),
-        "{told}"
-    );
-    let (code, told) = recover(&nodes[survivor], Some(head));
-    assert!(code == 3 && told.contains("unsafe"), "{code}: {told}");
+    is_refused_while_there_is_a_leader(&nodes[survivor], head);
 
     nodes[first].kill();
     nodes[second].kill();

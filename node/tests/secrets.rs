@@ -109,6 +109,55 @@ fn talk(node: &Node) -> Vec<(String, Vec<u8>)> {
     all
 }
 
+/// All files below a folder, the logs of all nodes at their lowest level among them.
+fn lowest_level(dir: &Path) -> Vec<(String, Vec<u8>)> {
+    let on_disk = files(dir);
+    let logs = on_disk
+        .iter()
+        .filter(|(name, _)| name.ends_with(".log"))
+        .count();
+    let told: usize = on_disk.iter().map(|(_, bytes)| bytes.len()).sum();
+    assert!(logs == 3 && told > 100_000, "{logs} logs, {told} bytes");
+    // The lowest level was written, as what follows would be trivial otherwise.
+    assert!(
+        on_disk
+            .iter()
+            .any(|(_, bytes)| found(bytes, "TRACE").is_some())
+    );
+    on_disk
+}
+
+fn no_secret_is_in(written: &[(String, Vec<u8>)]) {
+    for secret in [CLIENT, ADMIN, PEER, ROTATED, WRONG] {
+        for (name, bytes) in written {
+            let at = found(bytes, secret);
+            assert_eq!(at, None, "{} in {name}", &secret[..5]);
+        }
+    }
+    for (name, bytes) in written.iter().filter(|(name, _)| name.ends_with(".log")) {
+        assert_eq!(found(bytes, ARGUMENT), None, "an argument in {name}");
+    }
+}
+
+/// The search finds what is there: the argument in the data, and each form of a token.
+fn the_search_finds(written: &[(String, Vec<u8>)]) {
+    assert!(
+        written
+            .iter()
+            .any(|(name, bytes)| { name.ends_with(".redb") && found(bytes, ARGUMENT).is_some() })
+    );
+    let engine = base64::engine::general_purpose::STANDARD;
+    for form in [
+        format!("a line with {PEER} in it"),
+        engine.encode(format!("{{\"peer\":\"{PEER}\"}}")),
+        engine.encode(format!("x{PEER}")),
+        format!("{:?}", PEER.as_bytes()),
+        PEER.bytes().map(|byte| format!("{byte:02x}")).collect(),
+    ] {
+        assert!(found(form.as_bytes(), PEER).is_some(), "{form}");
+    }
+}
+
 #[test]
 fn planted_secrets_are_found_nowhere() {
     let dir = tempfile::tempdir().unwrap();
@@ -179,45 +228,7 @@ fn planted_secrets_are_found_nowhere() {
     for node in &mut nodes[..2] {
         assert_eq!(node.stop(), Some(0), "{}", node.log());
     }
-    let on_disk = files(dir.path());
-    let logs = on_disk
-        .iter()
-        .filter(|(name, _)| name.ends_with(".log"))
-        .count();
-    let told: usize = on_disk.iter().map(|(_, bytes)| bytes.len()).sum();
-    assert!(logs == 3 && told > 100_000, "{logs} logs, {told} bytes");
-    // The lowest level was written, as what follows would be trivial otherwise.
-    assert!(
-        on_disk
-            .iter()
-            .any(|(_, bytes)| found(bytes, "TRACE").is_some())
-    );
-    written.extend(on_disk);
-
-    for secret in [CLIENT, ADMIN, PEER, ROTATED, WRONG] {
-        for (name, bytes) in &written {
-            let at = found(bytes, secret);
-            assert_eq!(at, None, "{} in {name}", &secret[..5]);
-        }
-    }
-    for (name, bytes) in written.iter().filter(|(name, _)| name.ends_with(".log")) {
-        assert_eq!(found(bytes, ARGUMENT), None, "an argument in {name}");
-    }
-
-    // The search finds what is there: the argument in the data, and each form of a token.
-    assert!(
-        written
-            .iter()
-            .any(|(name, bytes)| { name.ends_with(".redb") && found(bytes, ARGUMENT).is_some() })
-    );
-    let engine = base64::engine::general_purpose::STANDARD;
-    for form in [
-        format!("a line with {PEER} in it"),
-        engine.encode(format!("{{\"peer\":\"{PEER}\"}}")),
-        engine.encode(format!("x{PEER}")),
-        format!("{:?}", PEER.as_bytes()),
-        PEER.bytes().map(|byte| format!("{byte:02x}")).collect(),
-    ] {
-        assert!(found(form.as_bytes(), PEER).is_some(), "{form}");
-    }
+    written.extend(lowest_level(dir.path()));
+    no_secret_is_in(&written);
+    the_search_finds(&written);
 }

@@ -34,15 +34,8 @@ fn written(ops: &[Op]) -> usize {
     ops.iter().filter(written).count()
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn sixteen_clients_are_told_the_truth_and_a_lie_is_noticed() {
-    let mut nodes = group(APP, quick()).await;
-    let urls: Vec<String> = nodes
-        .iter()
-        .map(|node| format!("http://{}", node.running.client()))
-        .collect();
-    let target = Real::new(&urls, None).unwrap();
-    let clients = Clients {
+fn clients(urls: &[String]) -> Clients {
+    Clients {
         workload: Workload {
             clients: CLIENTS,
             watchers: WATCHERS,
@@ -54,11 +47,58 @@ async fn sixteen_clients_are_told_the_truth_and_a_lie_is_noticed() {
             writes: 50,
             append_until: 200,
         },
-        hosts: urls.clone(),
+        hosts: urls.to_vec(),
         history: History::default(),
         serial: Arc::new(AtomicU64::new(0)),
         stop: Arc::new(AtomicBool::new(false)),
-    };
+    }
+}
+
+fn verdict(ops: &[Op], traces: &[u64]) -> Option<String> {
+    let each = MONEY;
+    judge(&Ending { ops, traces, each })
+}
+
+fn is_the_same_as_a_file(ops: &[Op]) {
+    let lines: Vec<String> = ops
+        .iter()
+        .map(|op| serde_json::to_string(&Line::Op(op.clone())).unwrap())
+        .collect();
+    let back: Vec<Op> = lines
+        .iter()
+        .map(|line| match serde_json::from_str(line).unwrap() {
+            Line::Op(op) => op,
+            Line::End { .. } => panic!("no end yet"),
+        })
+        .collect();
+    assert_eq!(back, ops);
+}
+
+fn lies_are_noticed(ops: &[Op], traces: &[u64]) {
+    // A trace that is gone is a lost write, and one that is there twice happened twice.
+    assert!(verdict(ops, &traces[..traces.len() - 1]).is_some());
+    let last = traces.last().copied().into_iter();
+    let twice: Vec<u64> = traces.iter().copied().chain(last).collect();
+    assert!(verdict(ops, &twice).is_some());
+    // A register whose value was never written.
+    let mut lied = ops.to_vec();
+    let read = lied.iter_mut().find_map(|op| match &mut op.outcome {
+        Outcome::Read { found, .. } if found.0 > 0 => Some(found),
+        _ => None,
+    });
+    read.expect("somebody has read a register").0 = u64::MAX / 2;
+    assert!(verdict(&lied, traces).is_some());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sixteen_clients_are_told_the_truth_and_a_lie_is_noticed() {
+    let mut nodes = group(APP, quick()).await;
+    let urls: Vec<String> = nodes
+        .iter()
+        .map(|node| format!("http://{}", node.running.client()))
+        .collect();
+    let target = Real::new(&urls, None).unwrap();
+    let clients = clients(&urls);
     clients.clone().open(&target).await;
     let running: Vec<_> = (1..=CLIENTS)
         .map(|number| {
@@ -94,10 +134,6 @@ async fn sixteen_clients_are_told_the_truth_and_a_lie_is_noticed() {
     assert_eq!(watched.wrong(), None);
     let traces = target::traces(&target, &urls[1..]).await;
     let ops = clients.history.ops();
-    let verdict = |ops: &[Op], traces: &[u64]| {
-        let each = MONEY;
-        judge(&Ending { ops, traces, each })
-    };
     assert_eq!(verdict(&ops, &traces), None);
     assert!(
         target
@@ -106,33 +142,8 @@ async fn sixteen_clients_are_told_the_truth_and_a_lie_is_noticed() {
             .any(|took| took.function == "put" && took.tries > 0)
     );
 
-    // As a file, it is the same.
-    let lines: Vec<String> = ops
-        .iter()
-        .map(|op| serde_json::to_string(&Line::Op(op.clone())).unwrap())
-        .collect();
-    let back: Vec<Op> = lines
-        .iter()
-        .map(|line| match serde_json::from_str(line).unwrap() {
-            Line::Op(op) => op,
-            Line::End { .. } => panic!("no end yet"),
-        })
-        .collect();
-    assert_eq!(back, ops);
-
-    // A trace that is gone is a lost write, and one that is there twice happened twice.
-    assert!(verdict(&ops, &traces[..traces.len() - 1]).is_some());
-    let last = traces.last().copied().into_iter();
-    let twice: Vec<u64> = traces.iter().copied().chain(last).collect();
-    assert!(verdict(&ops, &twice).is_some());
-    // A register whose value was never written.
-    let mut lied = ops.clone();
-    let read = lied.iter_mut().find_map(|op| match &mut op.outcome {
-        Outcome::Read { found, .. } if found.0 > 0 => Some(found),
-        _ => None,
-    });
-    read.expect("somebody has read a register").0 = u64::MAX / 2;
-    assert!(verdict(&lied, &traces).is_some());
+    is_the_same_as_a_file(&ops);
+    lies_are_noticed(&ops, &traces);
     for node in nodes {
         let stopped = tokio::time::timeout(Duration::from_secs(60), node.running.stop());
         stopped.await.expect("it stops").unwrap();

@@ -39,7 +39,7 @@ fn vote() -> WireVote {
     }
 }
 
-fn mend(bytes: &mut Vec<u8>) {
+fn mend(bytes: &mut [u8]) {
     if let Some(first) = bytes.first_mut() {
         *first = FORMAT;
     }
@@ -56,13 +56,19 @@ fn depth<T>(bytes: &[u8], decoded: std::io::Result<T>) -> Depth {
 /// What is taken is written as it was read.
 fn message<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(seed: u64, valid: &[T]) {
     let valid: Vec<Vec<u8>> = valid.iter().map(|one| encode(one).to_vec()).collect();
-    let tally = fuzz(seed, &valid, COUNT, mend, |bytes| {
-        let decoded = decode::<T>(bytes);
-        if let Ok(value) = &decoded {
-            assert_eq!(&decode::<T>(&encode(value)).unwrap(), value);
-        }
-        depth(bytes, decoded)
-    });
+    let tally = fuzz(
+        seed,
+        &valid,
+        COUNT,
+        |bytes| mend(bytes),
+        |bytes| {
+            let decoded = decode::<T>(bytes);
+            if let Ok(value) = &decoded {
+                assert_eq!(&decode::<T>(&encode(value)).unwrap(), value);
+            }
+            depth(bytes, decoded)
+        },
+    );
     tally.must_be_deep();
 }
 
@@ -148,15 +154,21 @@ fn requests_and_answers() {
 #[test]
 fn configurations_and_the_entries_that_carry_them() {
     let valid = vec![configuration().to_vec()];
-    let tally = fuzz(15, &valid, COUNT, mend, |bytes| {
-        let position = at(5);
-        let payload = Payload::Membership(Bytes::copy_from_slice(bytes));
-        let carried = entry(LogRecord { position, payload });
-        let stored = stored_membership(Some(Bytes::copy_from_slice(bytes)));
-        // The state and the log read the same bytes: they must agree on whether they can.
-        assert_eq!(carried.is_ok(), stored.is_ok());
-        depth(bytes, stored)
-    });
+    let tally = fuzz(
+        15,
+        &valid,
+        COUNT,
+        |bytes| mend(bytes),
+        |bytes| {
+            let position = at(5);
+            let payload = Payload::Membership(Bytes::copy_from_slice(bytes));
+            let carried = entry(LogRecord { position, payload });
+            let stored = stored_membership(Some(Bytes::copy_from_slice(bytes)));
+            // The state and the log read the same bytes: they must agree on whether they can.
+            assert_eq!(carried.is_ok(), stored.is_ok());
+            depth(bytes, stored)
+        },
+    );
     tally.must_be_deep();
 }
 
@@ -177,14 +189,20 @@ fn greetings() {
         }),
     };
     let valid = vec![encode(&(hello, [7_u8; 32])).to_vec()];
-    let tally = fuzz(16, &valid, COUNT / 4, mend, |bytes| {
-        let served = futures::executor::block_on(greeted(bytes));
-        match served {
-            // It was understood: the acceptor asked for a proof, and there was none.
-            true => Depth::Whole,
-            false => depth(bytes, Err::<(), _>(std::io::ErrorKind::InvalidData.into())),
-        }
-    });
+    let tally = fuzz(
+        16,
+        &valid,
+        COUNT / 4,
+        |bytes| mend(bytes),
+        |bytes| {
+            let served = futures::executor::block_on(greeted(bytes));
+            match served {
+                // It was understood: the acceptor asked for a proof, and there was none.
+                true => Depth::Whole,
+                false => depth(bytes, Err::<(), _>(std::io::ErrorKind::InvalidData.into())),
+            }
+        },
+    );
     tally.must_be_deep();
 }
 
