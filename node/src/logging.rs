@@ -7,7 +7,8 @@ use tracing_subscriber::{EnvFilter, fmt, layer::SubscriberExt, util::SubscriberI
 
 use crate::config::LogFormat;
 
-/// They write whole requests at their lower levels, tokens included: no filter gets at those.
+/// What these write at their lower levels is about requests, and not ours to keep tokens out of:
+/// no filter gets at it.
 const TELL_HEADERS: [&str; 3] = ["h2", "hyper", "hyper_util"];
 
 /// A filter that cannot be read.

@@ -15,7 +15,6 @@ use flower_api::{
 };
 use flower_store::{Accepted, LogPosition};
 use futures::future::join_all;
-use openraft::ServerState;
 
 use super::{
     Consensus,
@@ -122,8 +121,9 @@ impl Consensus {
     fn refusal(&self, last: Option<LogPosition>, others: &[SurveyedMember]) -> Option<String> {
         let metrics = self.metrics();
         let now = self.0.env.clock.mono();
+        // A leader that has lost its quorum goes on calling itself one: what counts is the quorum.
         let heard = self.contact().is_some_and(|heard| now - heard.at < HEARD);
-        if heard || metrics.state == ServerState::Leader {
+        if heard {
             return Some("the group has a leader, or had one a moment ago".to_owned());
         }
         let me = self.me().member;
