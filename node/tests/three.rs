@@ -9,107 +9,18 @@ use std::sync::{
     atomic::{AtomicBool, Ordering},
 };
 
-use common::{COUNTER, Node, eventually, fence, json, run};
-use flower_api::{
-    ClusterId, GroupId,
-    admin::{AddLearner, AdminApi, Bootstrap, Deploy, OfMember},
-    report::{Report, Role},
+use common::{
+    COUNTER, fence, json,
+    trio::{form, leader, leads, start, wait, write_until},
 };
+use flower_api::admin::{AdminApi, Deploy};
 use flower_node::admin_client::AdminClient;
-
-fn wait<T>(work: impl Future<Output = T>) -> T {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build();
-    runtime.unwrap().block_on(work)
-}
-
-/// One member, then learners, then voters, as the operator does it.
-fn form(nodes: &[Node]) {
-    let client = AdminClient::default();
-    let first = nodes[0].report("the first answers", |r| r.identity.member.is_some());
-    let bootstrap = Bootstrap {
-        fence: fence(&first),
-        cluster: ClusterId("test".into()),
-        group: GroupId(0),
-        member: first.identity.member.unwrap(),
-        address: nodes[0].peer(),
-        size: nodes.len() as u32,
-    };
-    wait(client.bootstrap(&nodes[0].admin(), &bootstrap)).unwrap();
-    for node in &nodes[1..] {
-        let own = node.report("it answers", |r| r.identity.member.is_some());
-        let member = own.identity.member.unwrap();
-        let lead = leads(&nodes[0]);
-        let call = AddLearner {
-            fence: fence(&lead),
-            member,
-            address: node.peer(),
-        };
-        wait(client.add_learner(&nodes[0].admin(), &call)).unwrap();
-        eventually("it is promoted", || {
-            let call = OfMember {
-                fence: fence(&leads(&nodes[0])),
-                member,
-            };
-            wait(client.promote(&nodes[0].admin(), &call)).ok()
-        });
-    }
-    let lead = leads(&nodes[0]);
-    assert_eq!(
-        lead.configuration.as_ref().unwrap().voters,
-        [lead
-            .configuration
-            .as_ref()
-            .unwrap()
-            .members
-            .keys()
-            .copied()
-            .collect::<Vec<_>>()]
-    );
-    wait(client.formed(&nodes[0].admin(), &fence(&lead))).unwrap();
-    let deploy = Deploy {
-        fence: fence(&lead),
-        source: COUNTER.into(),
-        managed_by: None,
-    };
-    assert!(
-        wait(client.deploy(&nodes[0].admin(), &deploy))
-            .unwrap()
-            .changed
-    );
-}
-
-fn leads(node: &Node) -> Report {
-    node.report("it leads", |r| {
-        r.role == Role::Leader && r.configuration.as_ref().is_some_and(|c| c.committed)
-    })
-}
-
-/// The node that leads, once all that run agree.
-fn leader(nodes: &[Node], running: &[usize]) -> usize {
-    eventually("there is one leader", || {
-        let reports: Vec<Report> = running
-            .iter()
-            .map(|n| nodes[*n].report("it answers", |_| true))
-            .collect();
-        let leader = reports[0].leader?;
-        let agreed = reports.iter().all(|r| r.leader == Some(leader));
-        let at = reports
-            .iter()
-            .position(|r| r.identity.member == Some(leader))?;
-        (agreed && reports[at].role == Role::Leader).then_some(running[at])
-    })
-}
 
 #[test]
 fn three_nodes_lose_nothing() {
     let dir = tempfile::tempdir().unwrap();
-    let mut nodes: Vec<Node> = ["a", "b", "c"]
-        .iter()
-        .map(|name| Node::start(dir.path(), name, &[]))
-        .collect();
-    form(&nodes);
+    let mut nodes = start(dir.path());
+    form(&nodes, COUNTER);
 
     // Every node takes mutations, and every node answers a fresh read with all of them.
     for (n, node) in nodes.iter().enumerate() {
@@ -137,7 +48,9 @@ fn three_nodes_lose_nothing() {
     let writers: Vec<_> = nodes
         .iter()
         .map(|node| (node.client(), done.clone()))
-        .map(|(url, done)| std::thread::spawn(move || write_until(&url, &done)))
+        .map(|(url, done)| {
+            std::thread::spawn(move || write_until(&url, "bump", r#"{"key":"w"}"#, &done))
+        })
         .collect();
     let killed = leader(&nodes, &[0, 1, 2]);
     nodes[killed].kill();
@@ -172,28 +85,4 @@ fn three_nodes_lose_nothing() {
     for node in &mut nodes {
         assert_eq!(node.stop(), Some(0), "{}", node.log());
     }
-}
-
-/// Bumps one counter until told to end; a call is repeated under its key until its outcome is
-/// known, so that each counts once. Returns how many were acknowledged.
-fn write_until(url: &str, done: &AtomicBool) -> u64 {
-    let mut acknowledged = 0;
-    while !done.load(Ordering::Relaxed) {
-        let key = uuid::Uuid::now_v7().to_string();
-        eventually("the call's outcome is known", || {
-            let (code, _, told) = run(&[
-                "call",
-                "bump",
-                r#"{"key":"w"}"#,
-                "--url",
-                url,
-                "--key",
-                &key,
-            ]);
-            assert!(matches!(code, 0 | 3 | 4 | 5), "{told}");
-            (code == 0).then_some(())
-        });
-        acknowledged += 1;
-    }
-    acknowledged
 }

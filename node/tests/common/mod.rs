@@ -1,6 +1,8 @@
 //! Nodes as processes on loopback, and the commands that talk to them.
 #![allow(dead_code)]
 
+pub mod trio;
+
 use std::{
     fs::File,
     net::TcpListener,
