@@ -1,8 +1,10 @@
 // The ledger with derived values: per entry, per window of a hundred entries, per client, and an
-// index over the clients' sums. `FACTOR` is changed to have all of them built anew.
+// index over the clients' sums. `FACTOR` is changed to have all of them built anew, and `STEPS` to
+// have that take its time.
 import { derived, mutation, query, t, table } from "@flower/sdk";
 
 const FACTOR = 1;
+const STEPS = 0;
 const WINDOW = 100;
 
 const entries = table(
@@ -14,7 +16,11 @@ const clients = table("clients", { client: t.int(), windows: t.int(0) }, { index
 
 // What one entry is worth.
 const worth = derived("worth", { entry: t.id(entries) }, t.int(),
-  (db, { entry }) => FACTOR * db.entries.get(entry).seq,
+  (db, { entry }) => {
+    let idle = 0;
+    for (let step = 0; step < STEPS; step++) idle = (idle * 31 + step) % 1_000_003;
+    return FACTOR * db.entries.get(entry).seq + 0 * idle;
+  },
   { materialize: { each: entries } });
 
 // Entries and their worth, of one client, in one window.

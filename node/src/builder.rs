@@ -24,8 +24,8 @@ const PAGE_LIMIT: Duration = Duration::from_secs(120);
 const RETRY: Duration = Duration::from_millis(250);
 /// How much smaller the next page is after one that used up a budget.
 const SMALLER: u64 = 8;
-/// Rows of the first page, which may be made in the deployment's own entry.
-pub(crate) const FIRST_ROWS: u64 = 250;
+/// Rows of the first page.
+const FIRST_ROWS: u64 = 250;
 /// A page that took longer is followed by a smaller one, and only one that took less than half
 /// of it by a larger one: mutations wait while a page is made.
 const SHORT: Duration = Duration::from_millis(100);
@@ -129,7 +129,7 @@ impl Task {
 }
 
 /// Such a problem may be one of the page's size: a smaller page may do.
-pub(crate) fn is_budget(problem: &Problem) -> bool {
+fn is_budget(problem: &Problem) -> bool {
     problem.code == code::BUDGET
 }
 
@@ -177,7 +177,12 @@ impl Pace {
         }
         self.stuck += 1;
         if self.stuck >= HOPELESS {
-            let why = format!("a single row is too much to build: {}", problem.detail);
+            let setting = problem.setting.as_ref();
+            let setting = setting.map_or(String::new(), |name| format!("; {name} allows more"));
+            let why = format!(
+                "a single row is too much to build: {}{setting}",
+                problem.detail
+            );
             self.hopeless = Some(why);
         }
     }
@@ -189,7 +194,8 @@ mod tests {
 
     #[test]
     fn pages_become_as_large_as_they_may_be() {
-        let over = Problem::new(422, code::BUDGET, "Too much", "it read too much");
+        let over = Problem::new(422, code::BUDGET, "Too much", "it read too much")
+            .setting("FLOWER_LIMIT_BUILD_ROWS_READ");
         let mut pace = Pace::default();
         for rows in [FIRST_ROWS, 31, 3, 1] {
             assert_eq!((pace.rows, &pace.hopeless), (rows, &None));
@@ -199,7 +205,8 @@ mod tests {
         assert_eq!((pace.rows, pace.stuck), (2, 0));
         (0..4).for_each(|_| pace.too_large(&over));
         let why = pace.hopeless.clone().unwrap();
-        assert!(why.contains("it read too much"), "{why}");
+        let expected = "it read too much; FLOWER_LIMIT_BUILD_ROWS_READ allows more";
+        assert!(why.ends_with(expected), "{why}");
         (0..40).for_each(|_| pace.made(SHORT / 4));
         assert_eq!(pace.rows, PAGE_ROWS);
         pace.made(SHORT);

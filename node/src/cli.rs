@@ -13,7 +13,7 @@ mod bench;
 pub(crate) mod bundle;
 mod call;
 mod check;
-mod deploy;
+pub(crate) mod deploy;
 mod explain;
 mod export;
 mod failure;

@@ -10,6 +10,7 @@ use flower_api::{
     limits::{self, GIB, KIB, MIB},
     sizing::{CachePolicy, Workload},
 };
+use flower_engine::limits::BuildLimits;
 
 mod cors;
 mod environment;
@@ -56,6 +57,8 @@ pub struct CallLimits {
     pub cells: u64,
     /// Mutations that may wait at the sequencer.
     pub queue: u64,
+    /// Of a page of a build.
+    pub build: BuildLimits,
 }
 
 impl CallLimits {
@@ -75,6 +78,8 @@ impl CallLimits {
             patch_bytes: self.bytes_written,
             ranges: self.ranges,
             cells: self.cells,
+            build: self.build,
+            call_gas: None,
         }
     }
 }
@@ -96,6 +101,7 @@ impl Default for CallLimits {
             ranges: limits::RANGES,
             cells: limits::CELLS,
             queue: limits::QUEUE as u64,
+            build: BuildLimits::default(),
         }
     }
 }
@@ -322,6 +328,23 @@ fn call_limits(read: &mut value::Reader<'_>) -> CallLimits {
         ranges: read.number("limit-ranges", 1..=1_000_000),
         cells: read.number("limit-cells", 1..=1_000_000),
         queue: read.number("limit-queue", 1..=1_000_000),
+        build: build_limits(read),
+    }
+}
+
+fn build_limits(read: &mut value::Reader<'_>) -> BuildLimits {
+    BuildLimits {
+        // A page has two minutes, waiting included.
+        wall_ms: read.number("limit-build-wall-ms", 10..=60_000),
+        gas: read.number("limit-build-gas", 100..=100_000_000),
+        rows_read: read.number("limit-build-rows-read", 1..=100_000_000),
+        bytes_read: read.bytes("limit-build-bytes-read", KIB..=16 * GIB),
+        patch_bytes: read.bytes(
+            "limit-build-bytes-written",
+            KIB..=limits::PEER_MESSAGE_BYTES / 2,
+        ),
+        ranges: read.number("limit-build-ranges", 1..=10_000_000),
+        cells: read.number("limit-build-cells", 1..=10_000_000),
     }
 }
 

@@ -15,12 +15,7 @@ use flower_engine::{
 };
 
 use crate::{
-    builder::{FIRST_ROWS, is_budget},
-    env::Mono,
-    prepare::bad_bundle,
-    read::unreadable,
-    route::another_answer,
-    service::Service,
+    env::Mono, prepare::bad_bundle, read::unreadable, route::another_answer, service::Service,
     workers::Isolates,
 };
 
@@ -86,19 +81,12 @@ impl Service {
             .load(deadline, inspect)
             .await?
             .map_err(|why| Box::new(bad_bundle(&why.problems.join("; "))))?;
-        let manifest = Arc::new(manifest);
-        let work = |rows| Work::Deploy {
-            source: source.clone(),
-            manifest: manifest.clone(),
-            managed_by: call.managed_by.clone(),
-            rows,
+        let work = Work::Deploy {
+            source,
+            manifest: Arc::new(manifest),
+            managed_by: call.managed_by,
         };
-        let mut reply = self.router.lead(work(FIRST_ROWS), deadline).await;
-        // Too much for an entry shared with the deployment: all of it in pages of their own.
-        if reply.as_ref().is_err_and(|problem| is_budget(problem)) {
-            reply = self.router.lead(work(0), deadline).await;
-        }
-        match reply? {
+        match self.router.lead(work, deadline).await? {
             Reply::Deployed {
                 hash,
                 changed,
@@ -112,7 +100,7 @@ impl Service {
                 };
                 if building {
                     self.builder.wake();
-                    self.built(&deployed.hash, deadline).await?;
+                    self.built(&deployed, deadline).await?;
                 }
                 tracing::info!(hash = deployed.hash, changed, "deployed");
                 Ok(deployed)
@@ -122,7 +110,8 @@ impl Service {
     }
 
     /// Waits until the bundle is active.
-    async fn built(&self, hash: &str, deadline: Mono) -> Result<(), Box<Problem>> {
+    async fn built(&self, deployed: &Deployed, deadline: Mono) -> Result<(), Box<Problem>> {
+        let hash = &deployed.hash[..];
         let deadline = deadline.min(self.env.clock.mono() + BUILD_WAIT);
         loop {
             let stand = stand(&*self.consensus.view(), hash);
@@ -134,7 +123,7 @@ impl Service {
             };
             let next = self.env.clock.mono() + LOOK_EVERY;
             if next >= deadline {
-                return Err(Box::new(still_built(&build)));
+                return Err(Box::new(still_built(&build, deployed)));
             }
             self.env.clock.sleep_until(next).await;
         }
@@ -179,13 +168,16 @@ pub(crate) fn builds(
     Ok((build, failed))
 }
 
-fn still_built(build: &BuildInfo) -> Problem {
+/// Carries the answer that whoever waits will want in the end.
+fn still_built(build: &BuildInfo, deployed: &Deployed) -> Problem {
     let detail = format!(
         "{build}; it becomes active when that is done, and what runs serves meanwhile. Deploy \
          the same again to wait for it, or look with `flower status`"
     );
     let title = "The deployment is being built";
-    Problem::new(503, admin::code::BUILDING, title, detail).retryable()
+    let mut problem = Problem::new(503, admin::code::BUILDING, title, detail).retryable();
+    problem.data = serde_json::to_value(deployed).ok();
+    problem
 }
 
 fn replaced(hash: &str) -> Problem {

@@ -11,15 +11,15 @@ use std::{
 
 use flower_api::{
     ClusterId,
-    admin::{AdminApi, AdminError, Bootstrap, Deploy, Endpoint},
+    admin::{AdminApi, AdminError, Bootstrap, Deploy, Deployed, Endpoint},
     limits::MIB,
-    report::{Lifecycle, Report},
+    report::{BuildInfo, Lifecycle, Report},
 };
 
 use crate::{
     admin_client::AdminClient,
     cgroup::{Cgroup, memory_limit},
-    cli::{DevArgs, bundle},
+    cli::{DevArgs, bundle, deploy},
     config::{Config, Given},
     host::Host,
     logging,
@@ -133,6 +133,12 @@ async fn session(args: &DevArgs, prepared: Prepared, kept: bool, say: &Say) -> R
     worked.and(stopped)
 }
 
+/// Why an application does not run.
+enum Refusal {
+    Call(AdminError),
+    Build(String),
+}
+
 struct Dev {
     app: PathBuf,
     client: AdminClient,
@@ -164,7 +170,7 @@ impl Dev {
             source: source.clone(),
             managed_by: None,
         };
-        match self.client.deploy(&self.admin, &call).await {
+        match self.active(&call, say).await {
             Ok(deployed) => {
                 say.deployed(&self.app, &deployed);
                 if hint {
@@ -175,11 +181,30 @@ impl Dev {
                 }
                 true
             }
-            Err(refused) => {
+            Err(Refusal::Call(refused)) => {
                 say.refused(&self.app, &refused);
                 false
             }
+            Err(Refusal::Build(why)) => {
+                say.failed(&format!("{}: {why}", self.app.display()));
+                false
+            }
         }
+    }
+
+    /// Deploys, and waits until that is active.
+    async fn active(&self, call: &Deploy, say: &Say) -> Result<Deployed, Refusal> {
+        let error = match self.client.deploy(&self.admin, call).await {
+            Ok(deployed) => return Ok(deployed),
+            Err(error) => error,
+        };
+        let Some(deployed) = deploy::begun(&error) else {
+            return Err(Refusal::Call(error));
+        };
+        let tell = |build: &BuildInfo| say.building(&self.app, build);
+        let ended = deploy::built(&self.client, &self.admin, &deployed.hash, tell).await;
+        ended.map_err(Refusal::Call)?.map_err(Refusal::Build)?;
+        Ok(deployed)
     }
 
     /// Makes the node the one member of its group, unless it is already, and waits until it leads.

@@ -49,7 +49,6 @@ pub fn prepare(
             source,
             manifest,
             managed_by,
-            rows,
         } => {
             let managed_by = managed_by.as_deref();
             let wrong = import::under_way(&*view)?.map_or_else(
@@ -63,8 +62,7 @@ pub fn prepare(
                     let revision = drawn.revision;
                     let planned =
                         deploy::plan_deployment(&*view, source, manifest, managed_by, revision);
-                    let pages = Pages::new(isolates, drawn, deadline);
-                    build::deployed(pages, view, planned, *rows)
+                    build::deployed(planned)
                 }
             }
         }

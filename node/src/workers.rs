@@ -204,6 +204,23 @@ impl Workers {
         self.run_within(wall, purpose, bundle, deadline, work).await
     }
 
+    /// Runs `work` that makes values for the first time, which may take longer than a call.
+    ///
+    /// # Errors
+    /// As [`Workers::run`].
+    pub async fn build<T: Send + 'static>(
+        &self,
+        deadline: Mono,
+        work: impl FnOnce(&mut Isolates, &Deadline) -> T + Send + 'static,
+    ) -> Result<T, Box<Problem>> {
+        let wall = Wall {
+            ms: self.0.limits.for_build().wall_ms,
+            passed: page_too_slow,
+        };
+        self.run_within(wall, Purpose::Mutation, None, deadline, work)
+            .await
+    }
+
     /// Runs `work` that loads a bundle, which may take longer than a call of it.
     ///
     /// # Errors
@@ -540,6 +557,16 @@ fn over_budget(wall_ms: u64) -> Problem {
         format!("the function ran for {wall_ms} ms and was stopped; nothing was written"),
     )
     .setting("FLOWER_LIMIT_WALL_MS")
+}
+
+fn page_too_slow(wall_ms: u64) -> Problem {
+    Problem::new(
+        500,
+        code::BUDGET,
+        "Budget exceeded",
+        format!("a page of the build ran for {wall_ms} ms and was stopped; nothing was written"),
+    )
+    .setting("FLOWER_LIMIT_BUILD_WALL_MS")
 }
 
 fn load_too_slow(wall_ms: u64) -> Problem {

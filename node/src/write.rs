@@ -8,7 +8,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use bytes::Bytes;
 use flower_api::wire::{Problem, code};
 use flower_engine::{
-    Entry, EntryKind, Overlay, Patch, View,
+    Deadline, Entry, EntryKind, Overlay, Patch, View,
     key::meta,
     lane::{
         BatchFailure, BatchId, Drawn, Effect, Event, JobId, Lane, LaneSettings, Now, Prepared,
@@ -24,7 +24,7 @@ use crate::{
     env::{Env, Fatal, Fut, Mono},
     metrics::Metrics,
     prepare,
-    workers::{Purpose, Workers},
+    workers::{Isolates, Purpose, Workers},
 };
 
 /// How long a batch may wait for its place in the log while a new leader waits for a quorum.
@@ -331,25 +331,27 @@ impl Driver {
         let preparation = async move {
             let (consensus, retention_ms) = (parts.consensus.clone(), parts.retention_ms);
             let metrics = parts.metrics.clone();
-            let prepared = parts.workers.run(
-                Purpose::Mutation,
-                None,
-                deadline,
-                move |isolates, deadline| {
-                    let newest: Arc<dyn View> = consensus.view();
-                    let view: Arc<dyn View> = match overlay.is_empty() {
-                        true => newest,
-                        false => Arc::new(Overlay::new(newest, overlay)),
-                    };
-                    let done =
-                        prepare::prepare(isolates, view, &work, drawn, retention_ms, deadline);
-                    if let Some(cost) = isolates.take_cost() {
-                        metrics.propagation(&cost);
-                    }
-                    done
-                },
-            );
-            let (outcome, reads) = match prepared.await {
+            let builds = matches!(*work, Work::Build { .. } | Work::Import(_));
+            let run = move |isolates: &mut Isolates, deadline: &Deadline| {
+                let newest: Arc<dyn View> = consensus.view();
+                let view: Arc<dyn View> = match overlay.is_empty() {
+                    true => newest,
+                    false => Arc::new(Overlay::new(newest, overlay)),
+                };
+                let done = prepare::prepare(isolates, view, &work, drawn, retention_ms, deadline);
+                if let Some(cost) = isolates.take_cost() {
+                    metrics.propagation(&cost);
+                }
+                done
+            };
+            let prepared = match builds {
+                true => parts.workers.build(deadline, run).await,
+                false => {
+                    let purpose = Purpose::Mutation;
+                    parts.workers.run(purpose, None, deadline, run).await
+                }
+            };
+            let (outcome, reads) = match prepared {
                 Ok(Ok(outcome)) => outcome,
                 Ok(Err(error)) => return tasks.fail(Fatal::new(error.to_string())),
                 // A function that runs too long is not run again because others wrote.

@@ -4,7 +4,7 @@
 mod common;
 
 use common::{
-    Node,
+    COUNTER, Node,
     group::{form, join, leader, leads},
     json, run,
 };
@@ -55,7 +55,7 @@ fn a_survivor_becomes_the_group_and_those_given_up_never_take_part_again() {
     let dir = tempfile::tempdir().unwrap();
     let start = |name: &str| Node::start(dir.path(), name, &[]);
     let mut nodes: Vec<Node> = ["a", "b", "c"].iter().map(|name| start(name)).collect();
-    form(&nodes);
+    form(&nodes, COUNTER);
     let led = leader(&nodes, &[0, 1, 2]);
     let [survivor, first, second] = [(led + 1) % 3, led, (led + 2) % 3];
     for n in 1..=5 {

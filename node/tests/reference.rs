@@ -73,24 +73,31 @@ fn commands() {
         trimmed(&root.render_long_help().to_string())
     )
     .unwrap();
-    let names: Vec<String> = root
-        .get_subcommands()
-        .map(|c| c.get_name().to_owned())
-        .collect();
-    for name in names.iter().filter(|name| *name != "help") {
-        let command = root.find_subcommand_mut(name).unwrap();
-        let help = if name == "serve" {
-            "Runs a node of a cluster. Its flags are those of [the settings](settings.md).\n"
-                .to_owned()
-        } else {
-            format!(
-                "```text\n{}```\n",
-                trimmed(&command.render_long_help().to_string())
-            )
-        };
-        write!(page, "\n## flower {name}\n\n{help}").unwrap();
+    for command in subcommands(&mut root) {
+        describe(command, "flower", 2, &mut page);
     }
     check("cli.md", &page);
+}
+
+/// Those that a person calls.
+fn subcommands(of: &mut clap::Command) -> impl Iterator<Item = &mut clap::Command> {
+    of.get_subcommands_mut()
+        .filter(|command| command.get_name() != "help")
+}
+
+/// A section for a command, and one below it for each of its own.
+fn describe(command: &mut clap::Command, above: &str, level: usize, page: &mut String) {
+    let name = format!("{above} {}", command.get_name());
+    let help = if name == "flower serve" {
+        "Runs a node of a cluster. Its flags are those of [the settings](settings.md).\n".to_owned()
+    } else {
+        let help = trimmed(&command.render_long_help().to_string());
+        format!("```text\n{help}```\n")
+    };
+    write!(page, "\n{} {name}\n\n{help}", "#".repeat(level)).unwrap();
+    for sub in subcommands(command) {
+        describe(sub, &name, level + 1, page);
+    }
 }
 
 fn trimmed(text: &str) -> String {

@@ -8,7 +8,7 @@ use std::{fs, path::Path};
 
 use base64::Engine as _;
 use common::{
-    Node, flower,
+    COUNTER, Node, flower,
     group::{form, leads},
     json,
 };
@@ -174,7 +174,7 @@ fn planted_secrets_are_found_nowhere() {
     ];
     let start = |name: &str| Node::start_with(dir.path(), name, &more[..4], Some(ADMIN));
     let mut nodes: Vec<Node> = ["a", "b", "c"].iter().map(|name| start(name)).collect();
-    form(&nodes);
+    form(&nodes, COUNTER);
 
     let mut written = Vec::new();
     for node in &nodes {

@@ -10,9 +10,9 @@ use std::sync::{
 };
 
 use common::{
-    COUNTER, Node, eventually, fence,
-    group::{form, leader, leads, wait},
-    json, run,
+    COUNTER, fence,
+    group::{form, leader, leads, start, wait, write_until},
+    json,
 };
 use flower_api::admin::{AdminApi, Deploy};
 use flower_node::admin_client::AdminClient;
@@ -20,11 +20,8 @@ use flower_node::admin_client::AdminClient;
 #[test]
 fn three_nodes_lose_nothing() {
     let dir = tempfile::tempdir().unwrap();
-    let mut nodes: Vec<Node> = ["a", "b", "c"]
-        .iter()
-        .map(|name| Node::start(dir.path(), name, &[]))
-        .collect();
-    form(&nodes);
+    let mut nodes = start(dir.path());
+    form(&nodes, COUNTER);
 
     // Every node takes mutations, and every node answers a fresh read with all of them.
     for (n, node) in nodes.iter().enumerate() {
@@ -52,7 +49,9 @@ fn three_nodes_lose_nothing() {
     let writers: Vec<_> = nodes
         .iter()
         .map(|node| (node.client(), done.clone()))
-        .map(|(url, done)| std::thread::spawn(move || write_until(&url, &done)))
+        .map(|(url, done)| {
+            std::thread::spawn(move || write_until(&url, "bump", r#"{"key":"w"}"#, &done))
+        })
         .collect();
     let killed = leader(&nodes, &[0, 1, 2]);
     nodes[killed].kill();
@@ -87,28 +86,4 @@ fn three_nodes_lose_nothing() {
     for node in &mut nodes {
         assert_eq!(node.stop(), Some(0), "{}", node.log());
     }
-}
-
-/// Bumps one counter until told to end; a call is repeated under its key until its outcome is
-/// known, so that each counts once. Returns how many were acknowledged.
-fn write_until(url: &str, done: &AtomicBool) -> u64 {
-    let mut acknowledged = 0;
-    while !done.load(Ordering::Relaxed) {
-        let key = uuid::Uuid::now_v7().to_string();
-        eventually("the call's outcome is known", || {
-            let (code, _, told) = run(&[
-                "call",
-                "bump",
-                r#"{"key":"w"}"#,
-                "--url",
-                url,
-                "--key",
-                &key,
-            ]);
-            assert!(matches!(code, 0 | 3 | 4 | 5), "{told}");
-            (code == 0).then_some(())
-        });
-        acknowledged += 1;
-    }
-    acknowledged
 }

@@ -1,5 +1,5 @@
-//! Derived values on the cluster: a follower is replaced while they propagate, and the leader
-//! killed while a changed one is built. Afterwards all replicas have the same state, and an
+//! Derived values on the cluster: a follower is replaced while they propagate, and two
+//! leaders killed while a changed one is built. Afterwards all replicas have the same state, and an
 //! evaluator that shares no code with the engine agrees with every stored cell.
 
 use std::collections::BTreeSet;
@@ -7,16 +7,16 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use flower_api::ports;
+use flower_api::{ports, report::BuildInfo};
 use serde_json::{Value, json};
 use tokio::process::Command;
 
 use super::Test;
 use super::volume_lost::purged;
-use crate::cluster::{Scene, condition, ensure_condition};
+use crate::cluster::{Scene, ensure_condition};
 use crate::flower::{BOARD, Flower};
 use crate::paths::{root, target};
-use crate::progress::wait_for;
+use crate::progress::{Ended, wait_for};
 use crate::run::output;
 use crate::workload::{Caller, Workload};
 
@@ -32,7 +32,7 @@ pub const REPLACED: Test = Test {
 pub const BUILT: Test = Test {
     name: "derived-built",
     in_ci: false,
-    what: "the leader killed while a changed derived value is built: built, and every cell as recomputed",
+    what: "two leaders killed while a changed derived value is built: built, and every cell as recomputed",
     run: |scene| Box::pin(built(scene)),
 };
 
@@ -60,9 +60,12 @@ async fn replaced(scene: Scene) -> Result<String> {
     ))
 }
 
-/// Rows of each of eight clients that are there before the build: one client's values must fit
-/// the budgets of a call.
-const ROWS: u64 = 2_000;
+/// Clients that are there before the build, and entries of each: enough to be built for the best
+/// part of a minute, and few enough of one client for a page.
+const CLIENTS: std::ops::Range<u64> = 10..42;
+const ROWS: u64 = 500;
+/// What each entry's worth costs to compute, so that the build can be met under way.
+const STEPS: u64 = 40_000;
 
 async fn built(scene: Scene) -> Result<String> {
     let flower = Flower::new(&scene, "db");
@@ -70,7 +73,7 @@ async fn built(scene: Scene) -> Result<String> {
     flower.ready(Duration::from_secs(180)).await?;
     let caller = Caller::of(&flower).await?;
     for from in (1..=ROWS).step_by(250) {
-        for client in 10..18 {
+        for client in CLIENTS {
             let args = json!({"client": client, "from": from, "count": 250});
             let key = format!("fill-{client}-{from}");
             wait_for("rows to build over", Duration::from_secs(60), || async {
@@ -84,11 +87,19 @@ async fn built(scene: Scene) -> Result<String> {
     let work = Workload::start(&flower, 3, Duration::from_millis(20)).await?;
     work.flows(Duration::from_secs(30)).await?;
     flower
-        .bundle(&BOARD.replace("const FACTOR = 1;", "const FACTOR = 2;"))
+        .bundle(
+            &BOARD
+                .replace("const FACTOR = 1;", "const FACTOR = 2;")
+                .replace("const STEPS = 0;", &format!("const STEPS = {STEPS};")),
+        )
         .await?;
-    let progress = building(&flower).await?;
+    let first = building(&flower, None).await?;
     let (leader, _) = flower.leader().await?;
     flower.kill(&leader).await?;
+    // Its successor too, once three answer again and the build has moved on.
+    let second = building(&flower, Some(first.done)).await?;
+    let (successor, _) = flower.wait_leader().await?;
+    flower.kill(&successor).await?;
     wait_for(
         "the new code is active",
         Duration::from_secs(240),
@@ -104,23 +115,26 @@ async fn built(scene: Scene) -> Result<String> {
     let history = work.finish().await?;
     let agreed = agreed(&flower).await?;
     Ok(format!(
-        "{leader} killed at '{progress}', the build went on; {} mutations meanwhile, none lost; {agreed}",
+        "{leader} killed at '{first}', {successor} at '{second}', the build went on; {} mutations \
+         meanwhile, none lost; {agreed}",
         history.acknowledged()
     ))
 }
 
-/// Waits until the condition says how far the build is.
-async fn building(flower: &Flower) -> Result<String> {
-    wait_for("a build", Duration::from_secs(60), || async {
-        let object = flower.object().await?;
-        let app = condition(&object, "AppDeployed").context("no condition yet")?;
-        ensure!(
-            app["reason"] == "Building",
-            "{}: {}",
-            app["reason"],
-            app["message"]
-        );
-        Ok(app["message"].as_str().unwrap_or_default().to_owned())
+/// Waits until all three replicas answer and the leader tells of a build that is past `done`.
+async fn building(flower: &Flower, done: Option<u64>) -> Result<BuildInfo> {
+    wait_for("a build under way", Duration::from_secs(120), || async {
+        let reports = flower.reports().await?;
+        ensure!(reports.len() == 3, "{} pods answer", reports.len());
+        let (_, report) = flower.leader().await?;
+        let deployment = report.deployment.context("no deployment")?;
+        if done.is_some() && deployment.build.is_none() {
+            let why = "the build ended before its next leader was killed";
+            return Err(Ended(why.into()).into());
+        }
+        let build = deployment.build.context("no build yet")?;
+        ensure!(build.done > done.unwrap_or(0), "{build}");
+        Ok(build)
     })
     .await
 }

@@ -52,6 +52,20 @@ pub const STACK_BYTES: u64 = 256 * KIB;
 pub const WALL_MS: u64 = 1_000;
 /// Interrupts (each about 10,000 operations) of one evaluation (`FLOWER_LIMIT_GAS`).
 pub const GAS: u64 = 20_000;
+/// Wall time of one page of a build in milliseconds (`FLOWER_LIMIT_BUILD_WALL_MS`).
+pub const BUILD_WALL_MS: u64 = 10 * WALL_MS;
+/// Interrupts of one page of a build (`FLOWER_LIMIT_BUILD_GAS`).
+pub const BUILD_GAS: u64 = 10 * GAS;
+/// Rows read by one page of a build (`FLOWER_LIMIT_BUILD_ROWS_READ`).
+pub const BUILD_ROWS_READ: u64 = 1_000_000;
+/// Bytes read by one page of a build (`FLOWER_LIMIT_BUILD_BYTES_READ`).
+pub const BUILD_BYTES_READ: u64 = 256 * MIB;
+/// Bytes of the patch of one page of a build (`FLOWER_LIMIT_BUILD_BYTES_WRITTEN`).
+pub const BUILD_PATCH_BYTES: u64 = 2 * PATCH_BYTES;
+/// Ranges opened by one page of a build (`FLOWER_LIMIT_BUILD_RANGES`).
+pub const BUILD_RANGES: u64 = 100_000;
+/// Derived values evaluated by one page of a build (`FLOWER_LIMIT_BUILD_CELLS`).
+pub const BUILD_CELLS: u64 = 100_000;
 /// Indexes of a table.
 pub const INDEXES: usize = 32;
 /// Fields of an index.
@@ -98,9 +112,10 @@ pub const RESERVE_PERCENT: u64 = 5;
 const _: () = assert!(RECORD_BYTES < FRAME_BYTES, "a record fits a frame");
 const _: () = assert!(FRAME_BYTES <= PEER_MESSAGE_BYTES);
 const _: () = assert!(
-    PATCH_BYTES + BATCH_BYTES < PEER_MESSAGE_BYTES,
+    BUILD_PATCH_BYTES + BATCH_BYTES < PEER_MESSAGE_BYTES,
     "any entry can be sent"
 );
+const _: () = assert!(PATCH_BYTES <= BUILD_PATCH_BYTES);
 const _: () = assert!(RECEIPT_RESULT_BYTES < RECORD_BYTES, "a receipt is a record");
 const _: () = assert!(CONFIG_MAP_BUNDLE_BYTES < BUNDLE_BYTES);
 

@@ -163,7 +163,7 @@ pub struct Problem {
     /// The setting to change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub setting: Option<String>,
-    /// Data of a declared fault.
+    /// Data of a declared fault; of `building`, the deployment that was begun.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub data: Option<serde_json::Value>,
 }

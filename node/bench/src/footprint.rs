@@ -126,6 +126,7 @@ fn heap(dir: &Path) -> Result<Heap> {
     let before = live_bytes();
     let mut world = World::open(dir, TIGHT)?;
     let opened = live_bytes() - before;
+    let opened_pages = Some(world.state.stats().page_cache.bytes);
     world.load()?;
     let loaded = live_bytes() - before;
     let view = world.view();
@@ -152,6 +153,7 @@ fn heap(dir: &Path) -> Result<Heap> {
     world.close(false)?;
     Ok(Heap {
         opened,
+        opened_pages,
         application: loaded - opened,
         read: all - loaded,
         page_cache,

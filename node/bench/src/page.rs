@@ -349,7 +349,9 @@ fn goals(out: &mut String, runs: &[Run]) {
 
 fn heap_goal(out: &mut String, first: &Run, last: &Run, span: &str) {
     let more = (last.orders - first.orders).max(1) as f64;
-    let opened = (last.heap.opened - first.heap.opened) as f64 / more;
+    // Without the page cache, where a run tells it.
+    let beyond = |run: &Run| run.heap.opened - run.heap.opened_pages.unwrap_or(0) as i64;
+    let opened = (beyond(last) - beyond(first)) as f64 / more;
     let rest = (last.heap.rest - first.heap.rest) as f64 / more;
     let found = format!(
         "{opened:.2} bytes an order more once both files are open, {rest:.2} once every record was \
@@ -360,7 +362,10 @@ fn heap_goal(out: &mut String, first: &Run, last: &Run, span: &str) {
         opened < 0.5 && rest < 0.5,
         "No heap for each row beyond the caches",
         &found,
-        " It grows when the files are opened, before any row is read: likely redb's own account of its \
-         pages, which was not measured apart.",
+        " It grows with the file, when that is opened and before any row is read: redb's map of free \
+         pages has about two bits for each page of 4 KiB, and reading it leaves its stored form in the \
+         page cache, in a page of the next power of two. Computed from the files' sizes the two \
+         come to 44,184 bytes more at 100,000 orders than at 10,000 and to 195,560 more at 300,000; \
+         counted were 43,916 and 195,464.",
     );
 }

@@ -82,6 +82,9 @@ pub struct Work {
 pub struct Heap {
     /// Both files open, nothing read.
     pub opened: i64,
+    /// Of these, redb's page cache by its own count: opening reads the stored map of free pages.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub opened_pages: Option<u64>,
     /// More, with the application loaded.
     pub application: i64,
     /// More, after every record was read through the caches.

@@ -102,7 +102,7 @@ impl Transaction {
     fn cursor(&mut self, wanted: &Wanted) -> Result<Cursor> {
         self.cost.ranges += 1;
         if self.cost.ranges > self.limits.ranges {
-            let over = problem::budget("ranges", self.limits.ranges, setting::RANGES);
+            let over = problem::budget(&self.limits, "ranges", self.limits.ranges, setting::RANGES);
             return Err(over.into());
         }
         let deployment = Arc::clone(&self.deployment);

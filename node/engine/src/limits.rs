@@ -25,6 +25,13 @@ pub mod setting {
     pub const BYTES_WRITTEN: &str = "FLOWER_LIMIT_BYTES_WRITTEN";
     pub const RANGES: &str = "FLOWER_LIMIT_RANGES";
     pub const CELLS: &str = "FLOWER_LIMIT_CELLS";
+    pub const BUILD_WALL_MS: &str = "FLOWER_LIMIT_BUILD_WALL_MS";
+    pub const BUILD_GAS: &str = "FLOWER_LIMIT_BUILD_GAS";
+    pub const BUILD_ROWS_READ: &str = "FLOWER_LIMIT_BUILD_ROWS_READ";
+    pub const BUILD_BYTES_READ: &str = "FLOWER_LIMIT_BUILD_BYTES_READ";
+    pub const BUILD_BYTES_WRITTEN: &str = "FLOWER_LIMIT_BUILD_BYTES_WRITTEN";
+    pub const BUILD_RANGES: &str = "FLOWER_LIMIT_BUILD_RANGES";
+    pub const BUILD_CELLS: &str = "FLOWER_LIMIT_BUILD_CELLS";
 }
 
 /// Bounds of one evaluation. Bytes unless named otherwise; each is a node setting.
@@ -56,13 +63,81 @@ pub struct Limits {
     pub ranges: u64,
     /// Evaluations of derived values.
     pub cells: u64,
+    /// What takes the place of these where values are made for the first time.
+    pub build: BuildLimits,
+    /// Set in the limits of a build: the gas of a call.
+    pub call_gas: Option<u64>,
+}
+
+/// Bounds of one page of a build, or of an import. What a value needs that is kept up to date
+/// change by change can be far less than what it takes to make it, with all that it reads, for
+/// the first time; so these are larger than those of a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct BuildLimits {
+    pub wall_ms: u64,
+    pub gas: u64,
+    pub rows_read: u64,
+    pub bytes_read: u64,
+    pub patch_bytes: u64,
+    pub ranges: u64,
+    pub cells: u64,
 }
 
 impl Limits {
     /// Gas of one evaluation of a derived value. Less than the call's, so that a function
-    /// that loops fails in the same way wherever it runs, and what reads it goes on.
+    /// that loops fails in the same way wherever it runs, and what reads it goes on. The same
+    /// in a build, or a value could be built that no mutation can keep up to date.
     pub fn cell_gas(&self) -> u64 {
-        (self.gas / 10).max(1)
+        (self.call_gas.unwrap_or(self.gas) / 10).max(1)
+    }
+
+    /// The limits of a build, none of which is lower than that of a call.
+    #[must_use]
+    pub fn for_build(&self) -> Self {
+        let build = &self.build;
+        Self {
+            wall_ms: build.wall_ms.max(self.wall_ms),
+            gas: build.gas.max(self.gas),
+            rows_read: build.rows_read.max(self.rows_read),
+            bytes_read: build.bytes_read.max(self.bytes_read),
+            patch_bytes: build.patch_bytes.max(self.patch_bytes),
+            ranges: build.ranges.max(self.ranges),
+            cells: build.cells.max(self.cells),
+            call_gas: Some(self.gas),
+            ..*self
+        }
+    }
+
+    /// The setting that raises a limit, given the one that does so for a call.
+    pub fn named(&self, of_calls: &'static str) -> &'static str {
+        if self.call_gas.is_none() {
+            return of_calls;
+        }
+        match of_calls {
+            setting::WALL_MS => setting::BUILD_WALL_MS,
+            setting::GAS => setting::BUILD_GAS,
+            setting::ROWS_READ => setting::BUILD_ROWS_READ,
+            setting::BYTES_READ => setting::BUILD_BYTES_READ,
+            setting::BYTES_WRITTEN => setting::BUILD_BYTES_WRITTEN,
+            setting::RANGES => setting::BUILD_RANGES,
+            setting::CELLS => setting::BUILD_CELLS,
+            same => same,
+        }
+    }
+}
+
+impl Default for BuildLimits {
+    fn default() -> Self {
+        Self {
+            wall_ms: limits::BUILD_WALL_MS,
+            gas: limits::BUILD_GAS,
+            rows_read: limits::BUILD_ROWS_READ,
+            bytes_read: limits::BUILD_BYTES_READ,
+            patch_bytes: limits::BUILD_PATCH_BYTES,
+            ranges: limits::BUILD_RANGES,
+            cells: limits::BUILD_CELLS,
+        }
     }
 }
 
@@ -82,6 +157,8 @@ impl Default for Limits {
             patch_bytes: limits::PATCH_BYTES,
             ranges: limits::RANGES,
             cells: limits::CELLS,
+            build: BuildLimits::default(),
+            call_gas: None,
         }
     }
 }

@@ -2,14 +2,20 @@
 
 use flower_api::wire::{Problem, code};
 
-use crate::js::CallError;
+use crate::{js::CallError, limits::Limits};
 
-/// A budget is used up: which one, its limit, and the setting to change.
-pub(crate) fn budget(what: &str, limit: u64, setting: &str) -> CallError {
-    let detail = format!("the call used up its {what} (limit {limit})");
-    CallError::Refused(
-        Problem::new(500, code::BUDGET, "The call used up a budget", detail).setting(setting),
-    )
+/// A budget of `limits` is used up: which one, its limit, and the setting to change.
+pub(crate) fn budget(limits: &Limits, what: &str, limit: u64, setting: &'static str) -> CallError {
+    let (setting, who) = (
+        limits.named(setting),
+        match limits.call_gas {
+            None => "call",
+            Some(_) => "build",
+        },
+    );
+    let title = format!("The {who} used up a budget");
+    let detail = format!("the {who} used up its {what} (limit {limit})");
+    CallError::Refused(Problem::new(500, code::BUDGET, &title, detail).setting(setting))
 }
 
 /// Something is larger than its limit in bytes.

@@ -132,11 +132,11 @@ impl Transaction {
         cost.rows_read += 1;
         cost.bytes_read += bytes as u64;
         let over = if cost.rows_read > limits.rows_read {
-            problem::budget("rows read", limits.rows_read, setting::ROWS_READ)
+            problem::budget(limits, "rows read", limits.rows_read, setting::ROWS_READ)
         } else if cost.bytes_read > limits.bytes_read {
-            problem::budget("bytes read", limits.bytes_read, setting::BYTES_READ)
+            problem::budget(limits, "bytes read", limits.bytes_read, setting::BYTES_READ)
         } else if cost.rows_read.is_multiple_of(READS_A_LOOK) && deadline.passed() {
-            problem::budget("time in ms", limits.wall_ms, setting::WALL_MS)
+            problem::budget(limits, "time in ms", limits.wall_ms, setting::WALL_MS)
         } else {
             return Ok(());
         };
@@ -153,9 +153,9 @@ impl Transaction {
         let before = cost.bytes_read / BYTES_A_LOOK;
         cost.bytes_read += bytes as u64;
         let over = if cost.bytes_read > limits.bytes_read {
-            problem::budget("bytes read", limits.bytes_read, setting::BYTES_READ)
+            problem::budget(limits, "bytes read", limits.bytes_read, setting::BYTES_READ)
         } else if cost.bytes_read / BYTES_A_LOOK > before && deadline.passed() {
-            problem::budget("time in ms", limits.wall_ms, setting::WALL_MS)
+            problem::budget(limits, "time in ms", limits.wall_ms, setting::WALL_MS)
         } else {
             return Ok(());
         };
@@ -296,7 +296,7 @@ impl Transaction {
         self.cost.rows_written += 1;
         if self.cost.rows_written > self.limits.rows_written {
             let limit = self.limits.rows_written;
-            let over = problem::budget("rows written", limit, setting::ROWS_WRITTEN);
+            let over = problem::budget(&self.limits, "rows written", limit, setting::ROWS_WRITTEN);
             return Err(over.into());
         }
         let mut new = new;
@@ -374,7 +374,8 @@ impl Transaction {
         }
         if self.patch_bytes > self.limits.patch_bytes {
             let limit = self.limits.patch_bytes;
-            let over = problem::budget("bytes written", limit, setting::BYTES_WRITTEN);
+            let over =
+                problem::budget(&self.limits, "bytes written", limit, setting::BYTES_WRITTEN);
             return Err(over.into());
         }
         Ok(())

@@ -3,7 +3,10 @@
 use std::{path::PathBuf, time::Duration};
 
 use clap::Args;
-use flower_api::admin::{AdminApi, AdminError, Deploy, Deployed, Endpoint, code};
+use flower_api::{
+    admin::{AdminApi, AdminError, Deploy, Deployed, Endpoint, code},
+    report::BuildInfo,
+};
 
 use super::{AdminTarget, Failure, Output, bundle, print, progress::showing, status::admin_url};
 use crate::admin_client::AdminClient;
@@ -29,8 +32,15 @@ pub(super) async fn deploy(args: DeployArgs, output: Output) -> Result<(), Failu
     };
     let what = format!("deploying {}", args.app.display());
     let deployed = match showing(&what, deploy_at_leader(&client, &at, &call)).await {
-        Err(error) if error.code() == Some(code::BUILDING) => built(&client, &at).await?,
-        other => other?,
+        Ok(deployed) => deployed,
+        Err(error) => match begun(&error) {
+            None => return Err(error.into()),
+            Some(deployed) => {
+                let ended = built(&client, &at, &deployed.hash, |b| print::complain(b)).await?;
+                ended.map_err(Failure::here)?;
+                deployed
+            }
+        },
     };
     match output {
         Output::Json => print::json(&deployed),
@@ -41,33 +51,38 @@ pub(super) async fn deploy(args: DeployArgs, output: Output) -> Result<(), Failu
     }
 }
 
-/// Follows the build of the deployment that was begun, until it is active.
-async fn built(client: &AdminClient, at: &Endpoint) -> Result<Deployed, Failure> {
-    let mut wanted: Option<String> = None;
+/// The deployment that a node has begun and answered for with the progress of its build.
+pub(crate) fn begun(error: &AdminError) -> Option<Deployed> {
+    match error {
+        AdminError::Refused(problem) if problem.code == code::BUILDING => {
+            serde_json::from_value(problem.data.clone()?).ok()
+        }
+        _ => None,
+    }
+}
+
+/// Follows the build of the bundle with this hash until that is active, and tells how far it
+/// is. The inner error is for people: there is no build of it any more.
+pub(crate) async fn built(
+    client: &AdminClient,
+    at: &Endpoint,
+    hash: &str,
+    mut tell: impl FnMut(&BuildInfo),
+) -> Result<Result<(), String>, AdminError> {
     loop {
-        let found = client.deployment(at).await?;
-        let found = found.ok_or_else(|| Failure::here("nothing is deployed any more"))?;
-        let is_wanted = |hash: &str| wanted.as_ref().is_none_or(|wanted| wanted == hash);
+        let Some(found) = client.deployment(at).await? else {
+            return Ok(Err("nothing is deployed any more".to_owned()));
+        };
         match (found.build, found.failed_build) {
-            (Some(build), _) if is_wanted(&build.hash) => {
-                print::complain(&build);
-                wanted = Some(build.hash);
-            }
-            (None, Some(failed)) if is_wanted(&failed.hash) => {
-                let why = format!(
+            (Some(build), _) if build.hash == hash => tell(&build),
+            _ if found.hash == hash => return Ok(Ok(())),
+            (None, Some(failed)) if failed.hash == hash => {
+                return Ok(Err(format!(
                     "the build failed, and what ran before still runs: {}",
                     failed.why
-                );
-                return Err(Failure::here(why));
+                )));
             }
-            (None, _) if is_wanted(&found.hash) => {
-                return Ok(Deployed {
-                    hash: found.hash,
-                    changed: true,
-                    changes: Vec::new(),
-                });
-            }
-            _ => return Err(Failure::here("another deployment took its place")),
+            _ => return Ok(Err("another deployment took its place".to_owned())),
         }
         tokio::time::sleep(LOOK_EVERY).await;
     }

@@ -229,6 +229,48 @@ pub const SETTINGS: &[Setting] = &[
         "Derived values that one call may evaluate",
     ),
     setting(
+        "limit-build-wall-ms",
+        "MILLISECONDS",
+        "10000",
+        "Milliseconds that one page of a build may take; mutations wait meanwhile",
+    ),
+    setting(
+        "limit-build-gas",
+        "NUMBER",
+        "200000",
+        "Steps of about 10,000 operations of one page of a build; one derived value has a tenth of FLOWER_LIMIT_GAS",
+    ),
+    setting(
+        "limit-build-rows-read",
+        "NUMBER",
+        "1000000",
+        "Rows that one page of a build may read",
+    ),
+    setting(
+        "limit-build-bytes-read",
+        "BYTES",
+        "256Mi",
+        "Bytes that one page of a build may read",
+    ),
+    setting(
+        "limit-build-bytes-written",
+        "BYTES",
+        "32Mi",
+        "Bytes that one page of a build may write",
+    ),
+    setting(
+        "limit-build-ranges",
+        "NUMBER",
+        "100000",
+        "Ranges that one page of a build may open",
+    ),
+    setting(
+        "limit-build-cells",
+        "NUMBER",
+        "100000",
+        "Derived values that one page of a build may evaluate",
+    ),
+    setting(
         "limit-queue",
         "NUMBER",
         "1024",

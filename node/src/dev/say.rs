@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use flower_api::{
     admin::{AdminError, Deployed},
     manifest::{FieldType, FunctionKind, Manifest},
+    report::BuildInfo,
 };
 use serde_json::{Value, json};
 
@@ -45,6 +46,11 @@ impl Say {
     pub(super) fn deployed(&self, app: &Path, deployed: &Deployed) {
         let text = format!("{}: {}", app.display(), bundle::describe(deployed));
         self.event(&json!({ "event": "deployed", "deployed": deployed }), &text);
+    }
+
+    pub(super) fn building(&self, app: &Path, build: &BuildInfo) {
+        let text = format!("{}: {build}; what ran before goes on", app.display());
+        self.event(&json!({ "event": "building", "build": build }), &text);
     }
 
     pub(super) fn refused(&self, app: &Path, why: &AdminError) {

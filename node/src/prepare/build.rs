@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use flower_engine::{
-    Deadline, DeployError, Overlay, PatchBuilder, PlannedDeployment, View, ViewError,
-    deploy::{self, Page, PageEnd, PageError},
+    Deadline, DeployError, PatchBuilder, PlannedDeployment, View, ViewError,
+    deploy::{self, Page, PageError},
     lane::{Drawn, Prepared, Reply},
 };
 
@@ -41,50 +41,24 @@ impl<'a> Pages<'a> {
     }
 }
 
-/// A deployment, with the first page of its build when it begins one.
+/// A deployment: active at once, or the beginning of its build.
 pub(super) fn deployed(
-    pages: Pages<'_>,
-    view: Arc<dyn View>,
     planned: Result<PlannedDeployment, DeployError>,
-    rows: u64,
 ) -> Result<Prepared, ViewError> {
     let planned = match planned {
         Ok(planned) => planned,
         Err(DeployError::Storage(error)) => return Err(error),
         Err(DeployError::Refused(why)) => return Ok(refuse(bad_bundle(&why.join("; ")))),
     };
-    let PlannedDeployment {
-        patch,
-        hash,
-        changes,
-        changed,
-        mut building,
-    } = planned;
-    let mut whole = PatchBuilder::from(&patch);
-    if building && rows > 0 && !patch.is_empty() {
-        let begun: Arc<dyn View> = Arc::new(Overlay::new(view, vec![Arc::new(patch)]));
-        match pages.next(&begun, rows, None) {
-            Ok(Some(page)) => match page.end {
-                PageEnd::Failed(why) => return Ok(refuse(bad_bundle(&why))),
-                end => {
-                    building = end == PageEnd::Going;
-                    whole.add(PatchBuilder::from(&page.patch));
-                }
-            },
-            Err(PageError::Storage(error)) => return Err(error),
-            // It is begun; smaller pages follow.
-            Ok(None) | Err(PageError::Budget(_)) => {}
-        }
-    }
     let reply = Reply::Deployed {
-        hash,
-        changed,
-        changes,
-        building,
+        hash: planned.hash,
+        changed: planned.changed,
+        changes: planned.changes,
+        building: planned.building,
     };
-    Ok(match whole.is_empty() {
+    Ok(match planned.patch.is_empty() {
         true => Prepared::Answer(reply),
-        false => commit(whole, reply),
+        false => commit(PatchBuilder::from(&planned.patch), reply),
     })
 }
 

@@ -1,11 +1,19 @@
 //! Forming a group of processes through the admin API, as the operator does it.
 
-use super::{COUNTER, Node, eventually, fence};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::{Node, eventually, fence, run};
 use flower_api::{
     ClusterId, GroupId,
     admin::{AddLearner, AdminApi, Bootstrap, Deploy, OfMember},
     report::{Report, Role},
 };
+
+/// Three nodes with data below `dir`, not formed.
+pub fn start(dir: &std::path::Path) -> Vec<Node> {
+    let names = ["a", "b", "c"].iter();
+    names.map(|name| Node::start(dir, name, &[])).collect()
+}
 
 /// Runs one call to its end.
 pub fn wait<T>(work: impl Future<Output = T>) -> T {
@@ -16,7 +24,7 @@ pub fn wait<T>(work: impl Future<Output = T>) -> T {
 }
 
 /// One member, then learners, then voters, as the operator does it.
-pub fn form(nodes: &[Node]) {
+pub fn form(nodes: &[Node], app: &str) {
     let client = nodes[0].admin_client();
     let first = nodes[0].report("the first answers", |r| r.identity.member.is_some());
     let bootstrap = Bootstrap {
@@ -46,7 +54,7 @@ pub fn form(nodes: &[Node]) {
     wait(client.formed(&nodes[0].admin(), &fence(&lead))).unwrap();
     let deploy = Deploy {
         fence: fence(&lead),
-        source: COUNTER.into(),
+        source: app.into(),
         managed_by: None,
     };
     assert!(
@@ -97,4 +105,20 @@ pub fn join(leader: &Node, node: &Node) {
         };
         wait(client.promote(&leader.admin(), &call)).ok()
     });
+}
+
+/// Calls a mutation until told to end; a call is repeated under its key until its outcome is
+/// known, so that each counts once. Returns how many were acknowledged.
+pub fn write_until(url: &str, name: &str, args: &str, done: &AtomicBool) -> u64 {
+    let mut acknowledged = 0;
+    while !done.load(Ordering::Relaxed) {
+        let key = uuid::Uuid::now_v7().to_string();
+        eventually("the call's outcome is known", || {
+            let (code, _, told) = run(&["call", name, args, "--url", url, "--key", &key]);
+            assert!(matches!(code, 0 | 3 | 4 | 5), "{told}");
+            (code == 0).then_some(())
+        });
+        acknowledged += 1;
+    }
+    acknowledged
 }

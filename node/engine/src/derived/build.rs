@@ -49,6 +49,7 @@ pub(crate) struct Building {
     /// What the evaluations of the page may use, and what was used when they began.
     share: Cost,
     base: Cost,
+    patch_share: u64,
     begun: bool,
     /// Nothing that was noted is left.
     followed: bool,
@@ -57,6 +58,8 @@ pub(crate) struct Building {
 }
 
 impl Building {
+    /// `limits` are those of a call: a page that is no larger than one holds mutations up no
+    /// longer than one.
     pub fn new(task: &PageTask, limits: &Limits) -> Self {
         let rows = task.rows.clamp(1, PAGE_ROWS);
         let part = |limit: u64| (limit / 4).saturating_mul(rows) / PAGE_ROWS;
@@ -74,6 +77,7 @@ impl Building {
                 ..Cost::default()
             },
             base: Cost::default(),
+            patch_share: limits.patch_bytes / 4,
             begun: false,
             followed: true,
             failing: BTreeSet::new(),
@@ -81,7 +85,7 @@ impl Building {
     }
 
     /// Whether a page that has used `now` ends before the next evaluation. It makes one.
-    fn is_spent(&self, now: &Cost, patch_bytes: u64, limits: &Limits) -> bool {
+    fn is_spent(&self, now: &Cost, patch_bytes: u64) -> bool {
         let times = if self.fed == 0 { FOLLOWING } else { 1 };
         let (share, base) = (&self.share, &self.base);
         let over = |now: u64, base: u64, share: u64| now - base > share.saturating_mul(times);
@@ -91,7 +95,7 @@ impl Building {
                 || over(now.ranges, base.ranges, share.ranges)
                 || now.cells - base.cells >= share.cells.saturating_mul(times)
                 || over(now.gas, base.gas, share.gas)
-                || patch_bytes > limits.patch_bytes / 4)
+                || patch_bytes > self.patch_share)
     }
 }
 
@@ -142,7 +146,7 @@ impl Transaction {
 
     fn is_spent(&self) -> bool {
         let building = self.building.as_ref();
-        building.is_some_and(|b| b.is_spent(&self.cost, self.patch_bytes(), &self.limits))
+        building.is_some_and(|b| b.is_spent(&self.cost, self.patch_bytes()))
     }
 
     /// Marks what mutations have changed since the last page, and what that one left. False
@@ -183,7 +187,7 @@ impl Transaction {
             building.begun = true;
             building.base = cost;
             let times = |share: u64| share.saturating_mul(FOLLOWING);
-            // After its share, the last evaluation may use what a call may.
+            // After its share, the last evaluation may use what a build may.
             self.limits.rows_read += cost.rows_read + times(building.share.rows_read);
             self.limits.bytes_read += cost.bytes_read + times(building.share.bytes_read);
             self.limits.ranges += times(building.share.ranges);

@@ -209,7 +209,9 @@ impl Transaction {
         self.cost.cells += 1;
         if self.cost.cells > self.limits.cells {
             let what = "evaluations of derived values";
-            return Err(problem::budget(what, self.limits.cells, setting::CELLS).into());
+            return Err(
+                problem::budget(&self.limits, what, self.limits.cells, setting::CELLS).into(),
+            );
         }
         let deployment = Arc::clone(&self.deployment);
         let key = cell.key_json(Self::derived(&deployment, cell.name())?);

@@ -294,25 +294,31 @@ impl Transaction {
             }
         }
         let ignored = usize::from(self.deployment.has(Planted::IgnoredWindow));
+        // Each stretch of readers is walked once, however many entries of it have changed.
+        let mut stretches: BTreeMap<Vec<u8>, (bool, BTreeSet<Vec<u8>>)> = BTreeMap::new();
         for (index, key) in std::mem::take(&mut self.graph.changed_entries) {
             let around = index.around(&key).into_iter().enumerate();
             for (n, (begin, left_out)) in around.skip(ignored) {
                 let prefix = target::readers_of(self.deployment.generation, &begin);
-                let (mut found, mut seen) = (Vec::new(), 0);
-                self.scan_prefix(Space::Readers, &prefix, &mut |stored| {
-                    seen += 1;
-                    let tail = &stored[prefix.len()..];
-                    if let Some((true, reader)) = target::window_reader(tail, &key[left_out..]) {
-                        found.extend(CellId::from_bytes(reader));
-                    }
-                    true
-                })?;
-                if n == 0 {
-                    self.cost.spans += seen;
+                let (_, entries) = stretches.entry(prefix).or_insert((n == 0, BTreeSet::new()));
+                entries.insert(key[left_out..].to_vec());
+            }
+        }
+        for (prefix, (spanning, entries)) in stretches {
+            let (mut found, mut seen) = (Vec::new(), 0);
+            self.scan_prefix(Space::Readers, &prefix, &mut |stored| {
+                seen += 1;
+                let tail = &stored[prefix.len()..];
+                if let Some((true, reader)) = target::window_reader(tail, &entries) {
+                    found.extend(CellId::from_bytes(reader));
                 }
-                for reader in found {
-                    self.mark(reader)?;
-                }
+                true
+            })?;
+            if spanning {
+                self.cost.spans += seen;
+            }
+            for reader in found {
+                self.mark(reader)?;
             }
         }
         Ok(())

@@ -3,6 +3,8 @@
 //! one prefix for each number of leading fields; only windows over several values of the
 //! first field share none. Pure.
 
+use std::{collections::BTreeSet, ops::Bound};
+
 use serde_json::Value;
 
 use super::cell::{CellId, Generation};
@@ -191,17 +193,23 @@ fn pop_bytes(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     rest.split_at_checked(usize::from(u16::from_be_bytes(*size)))
 }
 
-/// From what follows the shared values in the key of a window's reader record: whether an
-/// entry lies in the window, `rest` being its key after those values; and the reader.
-/// Absent when the bytes are of another form.
-pub(crate) fn window_reader<'a>(tail: &'a [u8], rest: &[u8]) -> Option<(bool, &'a [u8])> {
+/// From what follows the shared values in the key of a window's reader record: whether one of
+/// some entries lies in the window, `rests` being their keys after those values; and the
+/// reader. Absent when the bytes are of another form.
+pub(crate) fn window_reader<'a>(
+    tail: &'a [u8],
+    rests: &BTreeSet<Vec<u8>>,
+) -> Option<(bool, &'a [u8])> {
     match tail.split_first()? {
         (&WHOLE, reader) => Some((true, reader)),
         (&PART, body) => {
             let (from, body) = pop_bytes(body)?;
             let (&bounded, body) = body.split_first()?;
             let (to, reader) = pop_bytes(body)?;
-            Some((from <= rest && (bounded == 0 || rest < to), reader))
+            let mut after = rests.range::<[u8], _>((Bound::Included(from), Bound::Unbounded));
+            let first = after.next();
+            let within = first.is_some_and(|rest| bounded == 0 || &rest[..] < to);
+            Some((within, reader))
         }
         _ => None,
     }
@@ -289,7 +297,7 @@ mod tests {
             let mut found = 0;
             for (begin, left_out) in name().around(&key) {
                 let Some(tail) = stored.strip_prefix(&readers_of(of, &begin)[..]) else { continue };
-                let (within, of) = window_reader(tail, &key[left_out..]).unwrap();
+                let (within, of) = window_reader(tail, &[key[left_out..].to_vec()].into()).unwrap();
                 prop_assert_eq!(of, reader.as_bytes());
                 found += usize::from(within);
             }

@@ -55,7 +55,7 @@ impl Isolate {
     pub fn new(deployment: Arc<Deployment>, limits: &Limits) -> Result<Self, BundleError> {
         let meter = Rc::new(Meter::new(limits));
         let slot: Slot = Rc::new(RefCell::new(None));
-        meter.begin(&Deadline::never());
+        meter.begin(limits, &Deadline::never());
         let engine = Engine::new(limits, &meter, &slot)?;
         engine.load(&deployment.source, &meter)?;
         engine.serve(&deployment.manifest)?;
@@ -161,6 +161,13 @@ impl Isolate {
         Transaction::new(view, deployment, self.limits, stamp, deadline, writable)
     }
 
+    /// What makes values for the first time has budgets of its own.
+    fn begin_build(&self, view: Arc<dyn View>, stamp: Stamp, deadline: &Deadline) -> Transaction {
+        let mut transaction = self.begin(view, stamp, deadline, true);
+        transaction.limits = self.limits.for_build();
+        transaction
+    }
+
     /// Evaluates the derived values of a page of a build, whose bundle this isolate has.
     ///
     /// # Errors
@@ -171,7 +178,7 @@ impl Isolate {
         stamp: Stamp,
         deadline: &Deadline,
     ) -> Result<deploy::Evaluated, CallError> {
-        let mut transaction = self.begin(Arc::clone(&task.view), stamp, deadline, true);
+        let mut transaction = self.begin_build(Arc::clone(&task.view), stamp, deadline);
         transaction.building = Some(Building::new(task, &self.limits));
         let (outcome, running) = self.run(transaction, deadline, |engine| engine.build(stamp));
         let lost = || calls::broken("the build", "the page lost its transaction").error;
@@ -194,13 +201,14 @@ impl Isolate {
         deadline: &Deadline,
         act: impl FnOnce(&Engine) -> Outcome,
     ) -> (Outcome, Option<Running>) {
+        let limits = transaction.limits;
         *self.slot.borrow_mut() = Some(Running {
             transaction,
             failure: None,
             bad_cursor: None,
             lines: 0,
         });
-        self.meter.begin(deadline);
+        self.meter.begin(&limits, deadline);
         self.calls += 1;
         let outcome = act(&self.engine);
         let running = self.slot.borrow_mut().take();
@@ -213,7 +221,7 @@ impl Isolate {
     /// Stores cells for their own sake: evaluates them and what they read. Answers the patch.
     ///
     /// # Errors
-    /// See [`CallError`]; `budget` when it is too much for one call.
+    /// See [`CallError`]; `budget` when it is too much for one page of a build.
     pub fn store(
         &mut self,
         roots: &Roots,
@@ -223,7 +231,7 @@ impl Isolate {
     ) -> Result<PatchBuilder, CallError> {
         self.thrown = None;
         self.failed_reads = None;
-        let mut transaction = self.begin(view, stamp, deadline, true);
+        let mut transaction = self.begin_build(view, stamp, deadline);
         for id in &roots.0 {
             transaction.set_root(id, true).map_err(unbuilt)?;
         }
@@ -320,7 +328,7 @@ pub(super) fn inspect(
     }
     let meter = Rc::new(Meter::new(limits));
     let slot: Slot = Rc::new(RefCell::new(None));
-    meter.begin(deadline);
+    meter.begin(limits, deadline);
     let engine = Engine::new(limits, &meter, &slot)?;
     engine.load(source, &meter)?;
     let manifest = bundle::manifest(&engine.describe()?)?;

@@ -29,12 +29,11 @@ pub(super) enum Stop {
 #[derive(Debug)]
 pub(super) struct Meter {
     operations: Cell<u64>,
-    gas_limit: u64,
-    cell_gas: u64,
+    /// Of the evaluation that runs.
+    limits: Cell<Limits>,
+    heap_limit: u64,
     /// Operations of the evaluations of derived values that run, without those within.
     cells: RefCell<Vec<u64>>,
-    wall_ms: u64,
-    heap_limit: u64,
     /// False while the engine sets itself up: QuickJS does not survive failing then, and no
     /// code of an application has run.
     armed: Cell<bool>,
@@ -51,11 +50,9 @@ impl Meter {
     pub fn new(limits: &Limits) -> Self {
         Self {
             operations: Cell::new(0),
-            gas_limit: limits.gas,
-            cell_gas: limits.cell_gas(),
-            cells: RefCell::default(),
-            wall_ms: limits.wall_ms,
+            limits: Cell::new(*limits),
             heap_limit: limits.heap_bytes,
+            cells: RefCell::default(),
             armed: Cell::new(false),
             heap: Cell::new(0),
             stopped: Cell::new(None),
@@ -72,8 +69,9 @@ impl Meter {
         self.heap.get() <= self.heap_limit / 2
     }
 
-    /// A new evaluation.
-    pub fn begin(&self, deadline: &Deadline) {
+    /// A new evaluation within `limits`; the heap's is that of the isolate.
+    pub fn begin(&self, limits: &Limits, deadline: &Deadline) {
+        self.limits.set(*limits);
         self.operations.set(0);
         self.stopped.set(None);
         self.cells.borrow_mut().clear();
@@ -84,12 +82,13 @@ impl Meter {
     pub fn spend(&self, operations: u64) -> bool {
         let spent = self.operations.get().saturating_add(operations);
         self.operations.set(spent);
-        if spent / OPERATIONS > self.gas_limit {
+        let limits = self.limits.get();
+        if spent / OPERATIONS > limits.gas {
             self.stop(Stop::Gas);
         }
         if let Some(cell) = self.cells.borrow_mut().last_mut() {
             *cell = cell.saturating_add(operations);
-            if *cell / OPERATIONS > self.cell_gas {
+            if *cell / OPERATIONS > limits.cell_gas() {
                 self.stop(Stop::Cell);
             }
         }
@@ -189,11 +188,13 @@ impl Meter {
 
     /// The refusal of a call that was stopped.
     pub fn refusal(&self, why: Stop) -> CallError {
-        match why {
-            Stop::Gas | Stop::Cell => problem::budget("gas", self.gas_limit, setting::GAS),
-            Stop::Time => problem::budget("time in ms", self.wall_ms, setting::WALL_MS),
-            Stop::Heap => problem::budget("heap in bytes", self.heap_limit, setting::HEAP),
-        }
+        let limits = self.limits.get();
+        let (what, limit, setting) = match why {
+            Stop::Gas | Stop::Cell => ("gas", limits.gas, setting::GAS),
+            Stop::Time => ("time in ms", limits.wall_ms, setting::WALL_MS),
+            Stop::Heap => ("heap in bytes", self.heap_limit, setting::HEAP),
+        };
+        problem::budget(&limits, what, limit, setting)
     }
 
     /// From the `n`th allocation on, all fail; `None` ends that.

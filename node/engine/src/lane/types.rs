@@ -126,8 +126,6 @@ pub enum Work {
         manifest: Arc<Manifest>,
         /// The ConfigMap that owns the application.
         managed_by: Option<String>,
-        /// Rows of the first page of its build, when it needs one; 0 only begins it.
-        rows: u64,
     },
     /// Make the next page of the build that is under way.
     Build {

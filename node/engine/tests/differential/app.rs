@@ -161,6 +161,46 @@ impl App {
         app
     }
 
+    /// Another application over the same rows: derived values with the same keys and other
+    /// contents, most of them, one more, and sometimes one more index.
+    pub fn changed(&self, rng: &mut Rng) -> Self {
+        let mut app = self.clone();
+        if rng.chance(50) {
+            let table = rng.below(app.tables.len());
+            let on = rng.pick(&INDEXES).to_vec();
+            let indexes = &mut app.tables[table].indexes;
+            if !indexes.contains(&on) {
+                indexes.push(on);
+            }
+        }
+        let tables = app.tables.len();
+        for derived in &mut app.derived {
+            if rng.chance(30) {
+                continue;
+            }
+            let (key, kept, other) = (derived.key, derived.kept, random_derived(rng, tables));
+            let kept = match (other.kept, key) {
+                _ if rng.chance(60) => kept,
+                (Kept::Each, Key::Row(_)) | (Kept::Always | Kept::Demand, _) => other.kept,
+                (Kept::Each, _) => Kept::Always,
+            };
+            let indexed = other.indexed && kept != Kept::Demand;
+            *derived = Derived {
+                key,
+                kept,
+                indexed,
+                ..other
+            };
+        }
+        app.derived.push(random_derived(rng, tables));
+        for at in 0..app.derived.len() {
+            if app.derived[at].body.is_empty() || rng.chance(50) {
+                app.derived[at].body = body::random(rng, &app, at, false);
+            }
+        }
+        app
+    }
+
     /// The bundle.
     pub fn text(&self) -> String {
         let named = self.tables.iter().enumerate();

@@ -134,24 +134,25 @@ impl Case {
                 tally.certified += 1;
             }
             if let Some(patch) = found.patch {
-                self.same_state(&reference, &reused).map_err(here)?;
+                same_state(&self.app, &reference, &reused).map_err(here)?;
                 last = Some((before, patch));
             }
         }
         Ok(tally)
     }
+}
 
-    fn same_state(&self, reference: &Reference, world: &World) -> Result<(), String> {
-        let (found, wrong) = stored::dump(&self.app, &world.view);
-        let mut expected = reference.dump();
-        without_empty(&mut expected);
-        if let Some(why) = difference("", &expected, &found) {
-            return Err(why);
-        }
-        match wrong.into_iter().chain(world.check()).next() {
-            Some(first) => Err(first),
-            None => Ok(()),
-        }
+/// What is stored is what the reference holds, and fits together.
+pub fn same_state(app: &App, reference: &Reference, world: &World) -> Result<(), String> {
+    let (found, wrong) = stored::dump(app, &world.view, world.deployed);
+    let mut expected = reference.dump();
+    without_empty(&mut expected);
+    if let Some(why) = difference("", &expected, &found) {
+        return Err(why);
+    }
+    match wrong.into_iter().chain(world.check()).next() {
+        Some(first) => Err(first),
+        None => Ok(()),
     }
 }
 
@@ -174,7 +175,8 @@ fn same_played(found: &Played, other: &Played, which: &str) -> Result<(), String
     }
 }
 
-fn same_answer(expected: &Called, found: &Played) -> Result<(), String> {
+/// Both sides answer a call alike.
+pub fn same_answer(expected: &Called, found: &Played) -> Result<(), String> {
     let refused = expected.answer.get("refused").is_some();
     let same = match found.answer.get("refused").and_then(Value::as_str) {
         // Several refusals may apply; which one is met first is not promised.

@@ -7,6 +7,7 @@
 mod app;
 mod body;
 mod case;
+mod deployments;
 mod reference;
 mod rng;
 mod shrink;
@@ -30,6 +31,8 @@ const STACK: usize = 64 << 20;
 /// How often each shape is met at least, in a run of so many calls.
 const AT_LEAST: u64 = 200;
 const STEPS: u64 = 20_000;
+/// Deployments of a run of [`STEPS`].
+const DEPLOYMENTS: u64 = 600;
 /// Calls in which a planted fault is found.
 const PLANTED_STEPS: u64 = 2_000;
 
@@ -138,6 +141,44 @@ fn the_engine_agrees_with_the_reference() {
         assert!(
             times >= AT_LEAST || steps < STEPS,
             "'{shape}' was met {times} times in {steps} calls; at least {AT_LEAST}"
+        );
+    }
+}
+
+/// Deployments begun in the middle of calls.
+#[test]
+fn a_build_under_calls_comes_to_what_the_reference_has() {
+    let told = |seed: u64, why: String| panic!("FLOWER_DIFFERENTIAL_SEED={seed} fails {why}");
+    if let Some(seed) = number("FLOWER_DIFFERENTIAL_SEED") {
+        let played = with_stack(1, || deployments::play(seed)).remove(0);
+        played.unwrap_or_else(|why| told(seed, why));
+        return;
+    }
+    let steps = number("FLOWER_DIFFERENTIAL_STEPS").unwrap_or(STEPS);
+    let (next, cases) = (AtomicU64::new(1), DEPLOYMENTS * steps / STEPS);
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let tallies = with_stack(threads, || {
+        let mut tally = deployments::Tally::default();
+        loop {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed > cases {
+                return tally;
+            }
+            let played = deployments::play(seed);
+            tally += played.unwrap_or_else(|why| told(seed, why));
+        }
+    });
+    let tally = tallies
+        .into_iter()
+        .fold(Default::default(), |mut all: deployments::Tally, one| {
+            all += one;
+            all
+        });
+    println!("{tally:?}");
+    for (shape, times) in tally.shapes() {
+        assert!(
+            times >= AT_LEAST || steps < STEPS,
+            "'{shape}' was met {times} times in {cases} deployments; at least {AT_LEAST}"
         );
     }
 }

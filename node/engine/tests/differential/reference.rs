@@ -49,12 +49,27 @@ const EXPECTATIONS: &str = include_str!("../../../sdk/reference/expectations.js"
 const DRIVER: &str = r#"
 import { Reference } from "@flower/sdk";
 import * as app from "app.js";
+import { freezeAll } from "@flower/rows.js";
+import { keyText } from "@flower/recompute.js";
 const reference = new Reference(app);
 export const call = (kind, name, args, now, revision) => JSON.stringify({
   answer: reference.call(kind, name, JSON.parse(args), { now, revision }),
   refusals: reference.refusals,
   seen: reference.seen,
 });
+export const load = (state) => {
+  const { rows, roots } = JSON.parse(state);
+  for (const [table, list] of Object.entries(rows)) {
+    for (const row of list) reference.rows.byTable.get(table).set(row.id, freezeAll(row));
+  }
+  reference.rows.version += 1;
+  for (const { name, key } of roots) {
+    const of = reference.app.values.get(name);
+    const text = keyText(of, key);
+    reference.roots.set(name + text, { of, text });
+  }
+  return call("mutation", "step", '{"ops":[]}', 1, 1);
+};
 export const dump = () => JSON.stringify(reference.dump());
 "#;
 const STACK: usize = 8 << 20;
@@ -85,6 +100,7 @@ pub struct Seen {
 pub struct Reference {
     // Dropped in this order: handles before the context, the context before its runtime.
     call: Persistent<Function<'static>>,
+    load: Persistent<Function<'static>>,
     dump: Persistent<Function<'static>>,
     context: Context,
     _runtime: Runtime,
@@ -112,17 +128,18 @@ impl Reference {
     /// Loads a bundle.
     pub fn new(bundle: &str) -> Self {
         let (context, runtime) = context();
-        let (call, dump) = context.with(|ctx| {
+        let (call, load, dump) = context.with(|ctx| {
             for (name, source) in MODULES {
                 module(&ctx, name, source);
             }
             module(&ctx, "app.js", bundle);
             let driver = module(&ctx, "driver.js", DRIVER);
             let get = |name| Persistent::save(&ctx, driver.get::<_, Function>(name).unwrap());
-            (get("call"), get("dump"))
+            (get("call"), get("load"), get("dump"))
         });
         Self {
             call,
+            load,
             dump,
             context,
             _runtime: runtime,
@@ -137,6 +154,17 @@ impl Reference {
             let answered = call.call((kind, name, args, now, revision)).catch(&ctx);
             let answered = answered.map_err(|e| e.to_string());
             answered.unwrap_or_else(|why| panic!("the reference failed: {why}"))
+        });
+        serde_json::from_str(&text).expect("the reference answers JSON")
+    }
+
+    /// Takes over rows and roots, into a reference that has none yet, and computes all cells.
+    pub fn load(&self, rows: &Value, roots: &[Value]) -> Called {
+        let state = serde_json::json!({ "rows": rows, "roots": roots }).to_string();
+        let text: String = self.context.with(|ctx| {
+            let load = self.load.clone().restore(&ctx).unwrap();
+            let loaded = load.call((state,)).catch(&ctx).map_err(|e| e.to_string());
+            loaded.unwrap_or_else(|why| panic!("the reference failed: {why}"))
         });
         serde_json::from_str(&text).expect("the reference answers JSON")
     }

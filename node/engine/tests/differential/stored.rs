@@ -32,6 +32,19 @@ fn cut(bytes: &[u8]) -> (&str, &[u8]) {
     )
 }
 
+/// A stored name without the deployment that it is of.
+fn plain(name: &str) -> &str {
+    name.split_once('.').map_or(name, |(name, _)| name)
+}
+
+/// A reader record's key without the deployment that it is of.
+fn plain_reader(key: &[u8]) -> &[u8] {
+    match key.strip_prefix(b"g") {
+        Some(tagged) => cut(tagged).1,
+        None => key,
+    }
+}
+
 fn in_partition(key: &[u8]) -> &[u8] {
     let rest = key.strip_prefix(PartitionId::ROOT.as_bytes());
     rest.and_then(|rest| rest.strip_prefix(b"\0"))
@@ -132,6 +145,7 @@ impl Found {
             return;
         }
         let name = kind.strip_prefix(b"c").expect("a row or a cell");
+        let name = plain(std::str::from_utf8(name).expect("a name")).as_bytes();
         let bytes = [name, &b"\0\x40"[..], id.as_bytes(), &b"\0\0"[..]].concat();
         self.cell(app, &bytes, value);
     }
@@ -160,6 +174,7 @@ impl Found {
     fn entry(&mut self, app: &App, key: &[u8]) {
         let (name, rest) = cut(in_partition(key));
         let (index, rest) = cut(rest);
+        let index = plain(index);
         let at = format!("{name}.{index}");
         if name.starts_with('d') {
             let fields = app.derived[number(name)].key.names().len();
@@ -179,17 +194,25 @@ impl Found {
     }
 }
 
-/// All that is stored; and which reader records are missing or lead nowhere.
-pub fn dump(app: &App, view: &MemoryView) -> (Value, Vec<String>) {
+/// All that is stored, of the one deployment of which anything is; and which reader records are missing or lead nowhere.
+pub fn dump(app: &App, view: &MemoryView, deployed: bool) -> (Value, Vec<String>) {
     let mut found = Found::default();
     for (space, key, value) in view.entries() {
         match space {
             Space::Data => found.data(app, key, value),
-            Space::Cells => found.cell(app, in_partition(key), value),
+            Space::Cells => {
+                let (name, rest) = cut(in_partition(key));
+                let bytes = [plain(name).as_bytes(), b"\0", rest].concat();
+                found.cell(app, &bytes, value);
+            }
             Space::Index => found.entry(app, key),
             Space::Readers => {
-                found.readers.insert(in_partition(key).to_vec());
+                found
+                    .readers
+                    .insert(plain_reader(in_partition(key)).to_vec());
             }
+            // What deployments are, and which is active.
+            Space::Meta | Space::Deploy if deployed => {}
             other => panic!("a mutation wrote to {other}"),
         }
     }

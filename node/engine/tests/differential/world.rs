@@ -5,8 +5,11 @@ use std::sync::Arc;
 
 use flower_api::{Revision, wire::Problem};
 use flower_engine::{
-    CallError, Deadline, Deployment, Isolate, Limits, Patch, PatchBuilder, ReadSet, Stamp,
-    deploy::Planted, inspect, view::MemoryView,
+    CallError, Deadline, Deployment, Isolate, Limits, Patch, PatchBuilder, ReadSet, Stamp, View,
+    ViewError,
+    deploy::{self, PageEnd, PageTask, Planted},
+    inspect,
+    view::MemoryView,
 };
 use serde_json::{Value, json};
 
@@ -20,6 +23,8 @@ pub struct World {
     fresh_after: u32,
     calls: u32,
     pub view: Arc<MemoryView>,
+    /// Whether its application was deployed, and not only loaded.
+    pub deployed: bool,
 }
 
 /// What a call did.
@@ -46,7 +51,55 @@ impl World {
             fresh_after,
             calls: 0,
             view: Arc::default(),
+            deployed: false,
         })
+    }
+
+    /// With an application that was deployed.
+    pub fn deployed(bundle: &str, revision: u64) -> Result<Self, String> {
+        let mut world = Self::new(bundle, None, u32::MAX)?;
+        world.deployed = true;
+        world.begin(bundle, revision)?;
+        world.take_over()?;
+        Ok(world)
+    }
+
+    /// Begins a deployment; answers whether it needs a build.
+    pub fn begin(&mut self, bundle: &str, revision: u64) -> Result<bool, String> {
+        let manifest = inspect(bundle, &Limits::default(), &Deadline::never());
+        let manifest = manifest.map_err(|e| e.to_string())?;
+        let revision = Revision(revision);
+        let planned = deploy::plan_deployment(&*self.view, bundle, manifest, None, revision);
+        let planned = planned.map_err(|e| e.to_string())?;
+        Arc::make_mut(&mut self.view).apply(&planned.patch);
+        Ok(planned.building)
+    }
+
+    /// The next page of the build, made by an isolate that knows nothing of the last.
+    pub fn page(&mut self, rows: u64, revision: u64) -> Result<PageEnd, String> {
+        let view: Arc<dyn View> = Arc::clone(&self.view) as _;
+        let stamp = stamp(revision);
+        let mut evaluate = |task: PageTask| {
+            let loaded = Isolate::new(Arc::clone(&task.deployment), &Limits::default());
+            let mut isolate = loaded.map_err(|e| ViewError(e.to_string()))?;
+            isolate.build(&task, stamp, &Deadline::never())
+        };
+        let page = deploy::page(&view, rows, None, stamp.revision, &mut evaluate);
+        let page = page.map_err(|e| e.to_string())?.ok_or("no build")?;
+        drop(view);
+        Arc::make_mut(&mut self.view).apply(&page.patch);
+        Ok(page.end)
+    }
+
+    /// What is active takes the calls, and nothing is left of what was before.
+    pub fn take_over(&mut self) -> Result<(), String> {
+        while let Some(patch) = deploy::sweep(&*self.view, 10).map_err(|e| e.to_string())? {
+            Arc::make_mut(&mut self.view).apply(&patch);
+        }
+        let current = deploy::current(&*self.view).map_err(|e| e.to_string())?;
+        self.deployment = current.ok_or("nothing is deployed")?;
+        self.isolate = isolate(&self.deployment)?;
+        Ok(())
     }
 
     /// Plays a call; a mutation's writes are applied.
@@ -65,11 +118,7 @@ impl World {
             self.calls = 0;
         }
         self.calls += 1;
-        let stamp = Stamp {
-            now_ms: 1_000 + step.revision,
-            revision: Revision(step.revision),
-            seed: step.revision,
-        };
+        let stamp = stamp(step.revision);
         let (args, deadline) = (step.args(), Deadline::never());
         let done = match step.query {
             true => self.isolate.query("ask", &args, view, stamp, &deadline),
@@ -97,6 +146,14 @@ impl World {
     /// What the engine itself finds wrong with what it stored.
     pub fn check(&self) -> Vec<String> {
         flower_engine::derived::check(&*self.view, &self.deployment)
+    }
+}
+
+fn stamp(revision: u64) -> Stamp {
+    Stamp {
+        now_ms: 1_000 + revision,
+        revision: Revision(revision),
+        seed: revision,
     }
 }
 

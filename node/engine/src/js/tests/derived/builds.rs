@@ -7,9 +7,10 @@ use serde_json::{Value, json};
 
 use super::{super::*, ORDERS};
 use crate::{
-    deploy::{self, PageEnd, PageTask},
+    deploy::{self, PageEnd, PageError, PageTask},
     derived::{CellId, Generation},
     key::Space,
+    limits::BuildLimits,
     view::View,
 };
 
@@ -51,6 +52,10 @@ impl World {
     }
 
     fn page(&mut self, rows: u64) -> PageEnd {
+        self.page_within(&Limits::default(), rows).unwrap()
+    }
+
+    fn page_within(&mut self, limits: &Limits, rows: u64) -> Result<PageEnd, PageError> {
         self.revision += 1;
         let stamp = Stamp {
             now_ms: 1,
@@ -61,13 +66,13 @@ impl World {
         let mut evaluate = |task: PageTask| {
             // A page knows nothing of the one before but what is stored.
             let deployment = Arc::clone(&task.deployment);
-            let mut isolate = Isolate::new(deployment, &Limits::default()).unwrap();
+            let mut isolate = Isolate::new(deployment, limits).unwrap();
             isolate.build(&task, stamp, &Deadline::never())
         };
         let page = deploy::page(&view, rows, None, stamp.revision, &mut evaluate);
-        let page = page.unwrap().unwrap();
+        let page = page?.unwrap();
         self.view.apply(&page.patch);
-        page.end
+        Ok(page.end)
     }
 
     fn build(&mut self, rows: u64) -> PageEnd {
@@ -299,4 +304,83 @@ fn keys_of_another_type_and_values_that_are_dropped_leave_nothing() {
     world.take_over();
     world.sweep();
     assert_eq!((world.cells(), world.count(Space::Readers)), (0, 0));
+}
+
+const PARTS: &str = "import { derived, mutation, t, table } from '@flower/sdk';
+    const kits = table('kits', {});
+    const parts = table('parts', { kit: t.id('kits'), n: t.int() }, { indexes: { byKit: ['kit'] } });
+    export const kit = mutation({ args: {} }, (tx) => tx.kits.insert({}));
+    export const part = mutation({ args: { kit: t.id('kits'), n: t.int() } },
+      (tx, part) => tx.parts.insert(part));
+    export const change = mutation({ args: { part: t.id('parts'), n: t.int() } },
+      (tx, { part, n }) => { tx.parts.patch(part, { n }); });";
+
+/// A value of each kit, over one of each of its parts.
+fn kits(sum: &str) -> String {
+    format!(
+        "{PARTS}
+        const size = derived('size', {{ part: t.id('parts') }}, t.int(),
+          (db, {{ part }}) => db.parts.get(part).n);
+        derived('whole', {{ kit: t.id('kits') }}, t.int(), (db, key, get) =>
+          {sum}, {{ materialize: {{ each: kits }} }});"
+    )
+}
+
+const SUM: &str =
+    "db.parts.byKit.range(key).reduce((sum, part) => sum + get(size, { part: part.id }), 0)";
+
+#[test]
+fn a_value_is_built_that_only_its_changes_fit_a_call() {
+    let tight = |cells, rows_read| Limits {
+        cells: 10,
+        rows_read: 300,
+        build: BuildLimits {
+            cells,
+            rows_read,
+            ..BuildLimits::default()
+        },
+        ..Limits::default()
+    };
+    let mut world = World::deployed(PARTS);
+    let kit = world.mutate("kit", json!({}));
+    let parts: Vec<Value> = (0..40)
+        .map(|n| world.mutate("part", json!({ "kit": kit, "n": n })))
+        .collect();
+    assert!(world.begin(&kits(SUM)));
+    // Forty-one evaluations of one kit, and at least eighty rows and entries.
+    for (limits, setting) in [
+        (tight(30, 1_000), "FLOWER_LIMIT_BUILD_CELLS"),
+        (tight(1_000, 10), "FLOWER_LIMIT_BUILD_ROWS_READ"),
+    ] {
+        let limits = Limits {
+            rows_read: 10,
+            ..limits
+        };
+        match world.page_within(&limits, 1) {
+            Err(PageError::Budget(problem)) => {
+                assert_eq!(problem.setting.as_deref(), Some(setting));
+                assert!(problem.detail.contains("the build used up"), "{problem:?}");
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    let limits = tight(41, 1_000);
+    while world.page_within(&limits, 1).unwrap() == PageEnd::Going {}
+    world.take_over();
+    // A change of it fits a call.
+    let deployment = Arc::clone(&world.deployment);
+    world.isolate = Isolate::new(deployment, &limits).unwrap();
+    world.mutate("change", json!({ "part": parts[7], "n": 100 }));
+    world.take_over();
+}
+
+#[test]
+fn a_function_that_loops_fails_the_build_by_its_own_share() {
+    let mut world = World::deployed(PARTS);
+    world.mutate("kit", json!({}));
+    assert!(world.begin(&kits("{ for (;;) {} }")));
+    match world.build(10) {
+        PageEnd::Failed(why) => assert!(why.contains("a tenth of FLOWER_LIMIT_GAS"), "{why}"),
+        other => panic!("{other:?}"),
+    }
 }

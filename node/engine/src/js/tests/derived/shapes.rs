@@ -223,7 +223,9 @@ fn windows_are_made_anew_only_by_what_lies_in_them() {
     assert_eq!(cost.cells, 2);
     assert_eq!(cost.spans, 1, "the window over shops is looked at");
     assert_eq!(world.query("see", json!({})), json!([3, 1, 9, 0, 0]));
-    assert_eq!(world.cost("move", json!({"id": id, "day": 5})).cells, 3);
+    let cost = world.cost("move", json!({"id": id, "day": 5}));
+    assert_eq!(cost.cells, 3);
+    assert_eq!(cost.spans, 1, "once, though an entry went and another came");
     assert_eq!(world.query("see", json!({})), json!([4, 0, 5, 0, 0]));
     assert_eq!(visit(&mut world, "z", 1).0.cells, 1);
     world.mutate("visit", json!({"shop": "b", "day": 1, "paid": true}));
