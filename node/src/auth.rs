@@ -47,7 +47,7 @@ pub enum Unauthenticated {
     Missing,
     /// The token is not one of this API's.
     #[error(
-        "this token is not among those that open this API; tokens are read from FLOWER_AUTH_DIR"
+        "this token is not among those that open this API; the node reads its tokens from its FLOWER_AUTH_DIR"
     )]
     Wrong,
 }

@@ -105,9 +105,8 @@ impl MemoryPlan {
 /// The limit is too small.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "a memory limit of {} MiB cannot hold the node: program {} + JavaScript heaps {} + log {} + page caches {} + value cache {} + headroom {} = {} MiB; raise resources.limits.memory to at least {} MiB{}",
-    limit / MIB, fixed / MIB, heaps / MIB, log / MIB, pages / MIB, values / MIB, headroom / MIB, needed / MIB,
-    needed.div_ceil(MIB), if *fixed_caches { " or lower cache.pageCacheBytes and cache.valueCacheBytes" } else { "" }
+    "a memory limit of {} MiB cannot hold the node: program {} + JavaScript heaps {} + log {} + page caches {} + value cache {} MiB, and a headroom of {percent} % on top, make {} MiB; raise resources.limits.memory to that at least{}",
+    limit / MIB, fixed / MIB, heaps / MIB, log / MIB, pages / MIB, values / MIB, needed.div_ceil(MIB), if *fixed_caches { " or lower cache.pageCacheBytes and cache.valueCacheBytes" } else { "" }
 )]
 pub struct CannotFit {
     limit: u64,
@@ -116,7 +115,7 @@ pub struct CannotFit {
     log: u64,
     pages: u64,
     values: u64,
-    headroom: u64,
+    percent: u64,
     /// The smallest limit that would do.
     pub needed: u64,
     fixed_caches: bool,
@@ -205,7 +204,7 @@ pub fn split(limit: u64, policy: CachePolicy, load: Workload) -> Result<MemoryPl
             log: LOG_BYTES,
             pages: pages_min + LOG_PAGE_CACHE_BYTES,
             values: values_min + extra,
-            headroom,
+            percent,
             needed: needed + MIB,
             fixed_caches,
         });

@@ -18,7 +18,8 @@ use crate::config::CallLimits;
 pub(super) struct CheckArgs {
     /// The application: one JavaScript module.
     app: PathBuf,
-    /// Compares it with what is deployed; without it, nobody is asked.
+    /// Compares it with what is deployed, and exits with 3 when the difference loses data;
+    /// without it, nobody is asked.
     #[arg(long)]
     deployed: bool,
     #[command(flatten)]
@@ -73,11 +74,22 @@ pub(super) async fn check(args: CheckArgs, output: Output) -> Result<(), Failure
         against,
     };
     match output {
-        Output::Json => print::json(&report),
-        Output::Text => {
-            print(&report);
-            Ok(())
-        }
+        Output::Json => print::json(&report)?,
+        Output::Text => print(&report),
+    }
+    match report.against.as_ref().map_or(0, Against::losses) {
+        0 => Ok(()),
+        many => Err(Failure::refused(format!(
+            "{many} of these changes would lose data: the deployment is refused while there are \
+             rows that they concern"
+        ))),
+    }
+}
+
+impl Against {
+    fn losses(&self) -> usize {
+        let loses = |d: &&Difference| d.impact == Impact::LosesData;
+        self.differences.iter().filter(loses).count()
     }
 }
 
@@ -106,9 +118,15 @@ fn print(report: &Report) {
         true => "none".to_owned(),
         false => names.into_iter().cloned().collect::<Vec<_>>().join(", "),
     };
+    for (name, table) in &report.manifest.tables {
+        print::line(format_args!(
+            "  table {name}, indexes: {}",
+            names(table.indexes.keys().collect())
+        ));
+    }
     print::line(format_args!(
-        "  tables: {}",
-        names(report.manifest.tables.keys().collect())
+        "  derived values: {}",
+        names(report.manifest.derived.keys().collect())
     ));
     print::line(format_args!(
         "  functions: {}",

@@ -161,10 +161,10 @@ fn cell_text(found: &CellExplained) -> String {
 
 fn query_text(found: &QueryExplained) -> String {
     let mut text = match (&found.problem, found.result_bytes) {
-        (Some(problem), _) => format!("refused: {problem}"),
-        (None, bytes) => format!("a result of {} bytes", bytes.unwrap_or(0)),
+        (Some(problem), _) => format!("refused: {problem}\n"),
+        (None, bytes) => format!("a result of {} bytes, ", bytes.unwrap_or(0)),
     };
-    text += &format!(" at revision {} in {} µs", found.revision, found.micros);
+    text += &format!("at revision {} in {} µs", found.revision, found.micros);
     if found.volatile {
         text += "\nit reads the time or random numbers: its result is never kept";
     }

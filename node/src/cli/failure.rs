@@ -43,6 +43,14 @@ impl Failure {
         }
     }
 
+    /// It would be refused.
+    pub(super) fn refused(message: impl Into<String>) -> Self {
+        Self {
+            code: exit::REFUSED,
+            ..Self::here(message)
+        }
+    }
+
     /// Nobody knows whether the mutation under `key` happened.
     pub(super) fn unknown(key: &str, why: &str) -> Self {
         let message = format!(

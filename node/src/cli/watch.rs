@@ -29,7 +29,7 @@ pub(super) struct WatchArgs {
     /// Its arguments, JSON.
     #[arg(default_value = "{}")]
     args: String,
-    /// End after so many results.
+    /// End after so many results; a fault that the query declares counts as one.
     #[arg(long, value_name = "NUMBER")]
     steps: Option<u64>,
     #[command(flatten)]
@@ -78,8 +78,13 @@ impl Follower {
             frame::ERROR => {
                 let failed: Failed = serde_json::from_str(&event.data)?;
                 match failed.q {
+                    // Nothing that is written later makes another answer of such a call.
+                    Some(_) if self.steps == 0 && is_wrong_call(&failed.problem) => {
+                        Meaning::Ended(Box::new(failed.problem))
+                    }
                     Some(_) => {
                         self.etag = None;
+                        self.steps += 1;
                         Meaning::NoResult(Box::new(failed.problem))
                     }
                     None => Meaning::Ended(Box::new(failed.problem)),
@@ -112,6 +117,11 @@ impl Follower {
         };
         serde_json::to_vec(&open).unwrap_or_default()
     }
+}
+
+/// Whether the call itself is wrong, not what it found.
+fn is_wrong_call(problem: &Problem) -> bool {
+    [code::INVALID_ARGS, code::UNKNOWN_FUNCTION].contains(&problem.code.as_str())
 }
 
 /// What a refusal means for the next attempt: how long to wait, or the end.
@@ -261,6 +271,21 @@ mod tests {
         let error = format!("{{\"q\":\"q\",\"to\":9,\"problem\":{problem}}}");
         let failed = follower.take(&event("error", None, &error)).unwrap();
         assert!(matches!(failed, Meaning::NoResult(_)));
+        assert_eq!(follower.steps, 2);
+        let wrong = Problem::new(400, code::INVALID_ARGS, "Wrong", "w");
+        let wrong = serde_json::to_string(&wrong).unwrap();
+        let wrong = event(
+            "error",
+            None,
+            &format!("{{\"q\":\"q\",\"problem\":{wrong}}}"),
+        );
+        let later = follower.take(&wrong).unwrap();
+        assert!(
+            matches!(later, Meaning::NoResult(_)),
+            "another deployment may take it"
+        );
+        let at_once = Follower::default().take(&wrong).unwrap();
+        assert!(matches!(at_once, Meaning::Ended(_)));
         assert!(!body(&follower).contains("etag"));
         let ended = format!("{{\"problem\":{problem}}}");
         let ended = follower.take(&event("error", None, &ended)).unwrap();
