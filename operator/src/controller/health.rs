@@ -21,6 +21,9 @@ pub fn conditions(
     status: &FlowerClusterStatus,
     hold: Option<&Hold>,
 ) -> Vec<Wanted> {
+    if let Some(hold) = hold.filter(|hold| is_blind(hold, status)) {
+        return blind(hold);
+    }
     let available = available(inputs, status);
     let progressing = progressing(inputs, hold);
     let accepted = match hold.filter(|hold| hold.reason == Reason::ApplyRefused) {
@@ -76,6 +79,23 @@ pub fn conditions(
             message,
         })
         .collect()
+}
+
+/// Without tokens no node can be asked: that nothing is heard says nothing of the group then.
+fn is_blind(hold: &Hold, status: &FlowerClusterStatus) -> bool {
+    let auth = [Reason::AuthSecretMissing, Reason::AuthSecretInvalid];
+    auth.contains(&hold.reason) && status.groups.iter().any(|group| group.bootstrapped)
+}
+
+/// What is said of a group that cannot be asked; what was known of it stays.
+fn blind(hold: &Hold) -> Vec<Wanted> {
+    let no = |type_| Wanted {
+        type_,
+        status: false,
+        reason: hold.reason,
+        message: hold.message.clone(),
+    };
+    vec![no(Type::Ready), no(Type::Progressing)]
 }
 
 fn available(inputs: &Inputs<'_>, status: &FlowerClusterStatus) -> Said {
@@ -310,4 +330,34 @@ fn app(inputs: &Inputs<'_>) -> Option<Said> {
 
 fn refused(why: &str) -> String {
     format!("the bundle was refused and what ran goes on running: {why}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::crd::GroupStatus;
+
+    #[test]
+    fn a_group_that_cannot_be_asked_keeps_what_was_known_of_it() {
+        let formed = |bootstrapped| FlowerClusterStatus {
+            groups: vec![GroupStatus {
+                bootstrapped,
+                ..GroupStatus::default()
+            }],
+            ..FlowerClusterStatus::default()
+        };
+        for (reason, bootstrapped, expected) in [
+            (Reason::AuthSecretInvalid, true, true),
+            (Reason::AuthSecretMissing, true, true),
+            (Reason::AuthSecretInvalid, false, false),
+            (Reason::NoLeader, true, false),
+        ] {
+            let hold = Hold::new(reason, "why");
+            assert_eq!(is_blind(&hold, &formed(bootstrapped)), expected);
+        }
+        let said = blind(&Hold::new(Reason::AuthSecretInvalid, "no token"));
+        let types: Vec<Type> = said.iter().map(|one| one.type_).collect();
+        assert_eq!(types, [Type::Ready, Type::Progressing]);
+        assert!(said.iter().all(|one| one.message == "no token"));
+    }
 }

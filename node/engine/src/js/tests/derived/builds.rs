@@ -327,7 +327,7 @@ fn kits(sum: &str) -> String {
 }
 
 const SUM: &str =
-    "db.parts.byKit.range(key).reduce((sum, part) => sum + get(size, { part: part.id }), 0)";
+    "db.parts.byKit.range(key).all().reduce((sum, part) => sum + get(size, { part: part.id }), 0)";
 
 #[test]
 fn a_value_is_built_that_only_its_changes_fit_a_call() {
