@@ -39,6 +39,11 @@ pub enum Purpose {
 /// A bundle is loaded once and may take so many times as long as a call.
 const LOAD_FACTOR: u64 = 10;
 
+/// A call that was told to stop has so many times as long as a call to do so. Native code asks
+/// nobody while it works, and a single operation on the largest integers and texts takes
+/// seconds: an allocation after it ends the call, and its thread is no loss.
+const GRACE_FACTOR: u64 = 10;
+
 /// How long a work may take, and what is said when it took longer.
 #[derive(Clone, Copy)]
 struct Wall {
@@ -330,7 +335,8 @@ impl Workers {
             None => {
                 flag.store(true, Ordering::Relaxed);
                 let _ = tell.send(Err(Box::new((wall.passed)(wall.ms))));
-                let grace = Duration::from_millis(self.0.limits.wall_ms);
+                let grace = self.0.limits.wall_ms.saturating_mul(GRACE_FACTOR);
+                let grace = Duration::from_millis(grace);
                 if self.0.env.within(grace, result).await.is_none() {
                     self.abandon(slot.worker);
                 }

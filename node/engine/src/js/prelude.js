@@ -2,8 +2,9 @@
 // random numbers, code from text), intrinsics frozen, and the builtins that QuickJS does not
 // interrupt bounded or charged, so that each runs for milliseconds and their sum is counted.
 // `charge(n)` counts n elementary operations and throws once the call has used up its gas or
-// its time. Operators (comparing long texts, multiplying large BigInts) cannot be wrapped:
-// the heap bounds each to milliseconds, and the node replaces a worker that stays away.
+// its time. Operators and conversions (comparing long texts, multiplying or writing large
+// BigInts) cannot be wrapped: the largest numbers take seconds for one, and the allocation
+// after it ends the call; the node waits that long before it gives a worker up.
 // `ambient()` notes that the call read its clock or a random number.
 (function (charge, log, ambient) {
   "use strict";
