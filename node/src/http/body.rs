@@ -50,6 +50,7 @@ impl Budget {
         bound: Bound,
         deadline: Mono,
     ) -> Result<(Bytes, Share), Box<Problem>> {
+        refuse_announced(&body, &bound)?;
         let announced = body.size_hint().upper().unwrap_or(bound.bytes);
         let kib = announced.min(bound.bytes).div_ceil(1024).max(1);
         let kib = u32::try_from(kib).unwrap_or(BODIES_KIB).min(BODIES_KIB);
@@ -80,6 +81,7 @@ pub(super) async fn read(
     bound: Bound,
     deadline: Mono,
 ) -> Result<Bytes, Box<Problem>> {
+    refuse_announced(&body, &bound)?;
     let limit = usize::try_from(bound.bytes).unwrap_or(usize::MAX);
     let whole = Limited::new(body, limit).collect();
     match env.until(deadline, whole).await {
@@ -97,6 +99,14 @@ pub(super) async fn read(
             )
             .retryable(),
         )),
+    }
+}
+
+/// A body whose head announces too much is not waited for.
+fn refuse_announced(body: &Body, bound: &Bound) -> Result<(), Box<Problem>> {
+    match body.size_hint().lower() > bound.bytes {
+        true => Err(too_large(bound.what, bound.bytes, bound.setting)),
+        false => Ok(()),
     }
 }
 
