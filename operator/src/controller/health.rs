@@ -335,7 +335,7 @@ fn refused(why: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::crd::GroupStatus;
+    use crate::crd::status::GroupStatus;
 
     #[test]
     fn a_group_that_cannot_be_asked_keeps_what_was_known_of_it() {
