@@ -105,7 +105,12 @@ fn checks(app: &str, admin: &str) {
         table("others", { n: t.int() });
         export const all = query({ args: {} }, (db) => db.others.all());"#;
     std::fs::write(other, text).unwrap();
-    let found = json(&["check", other, "--deployed", "--admin-url", admin]);
+    let losing = ["check", other, "--deployed", "--admin-url", admin];
+    let (code, _, said) = run(&losing);
+    assert!(code == 3 && said.contains("would lose data"), "{said}");
+    let (code, found, _) = run(&[&losing[..], &["--output", "json"]].concat());
+    assert_eq!(code, 3);
+    let found: Value = serde_json::from_str(&found).unwrap();
     assert_eq!(found["against"]["differences"][0]["impact"], "loses-data");
     assert_eq!(found["wholeTables"][0]["line"], 3, "{found}");
     std::fs::write(other, "export const x = ;").unwrap();

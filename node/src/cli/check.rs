@@ -77,9 +77,11 @@ pub(super) async fn check(args: CheckArgs, output: Output) -> Result<(), Failure
         Output::Json => print::json(&report)?,
         Output::Text => print(&report),
     }
-    match report.against.as_ref().map_or(0, Against::losses) {
-        0 => Ok(()),
-        many => Err(Failure::refused(format!(
+    match (report.against.as_ref().map_or(0, Against::losses), output) {
+        (0, _) => Ok(()),
+        // The report has said it.
+        (_, Output::Json) => Err(Failure::told()),
+        (many, Output::Text) => Err(Failure::refused(format!(
             "{many} of these changes would lose data: the deployment is refused while there are \
              rows that they concern"
         ))),

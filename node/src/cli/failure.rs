@@ -51,6 +51,11 @@ impl Failure {
         }
     }
 
+    /// It would be refused, and what was printed says why.
+    pub(super) fn told() -> Self {
+        Self::refused("")
+    }
+
     /// Nobody knows whether the mutation under `key` happened.
     pub(super) fn unknown(key: &str, why: &str) -> Self {
         let message = format!(
@@ -78,6 +83,7 @@ impl Failure {
     /// Prints it and gives the exit code.
     pub(super) fn report(self, output: Output) -> ExitCode {
         match output {
+            _ if self.message.is_empty() => {}
             Output::Text => print::complain(&self.message),
             Output::Json => print::line(format_args!("{:#}", self.json())),
         }
