@@ -35,6 +35,7 @@ const FOLLOWING: u64 = 4;
 // Kinds of what is noted, after the prefix of the log.
 pub(super) const ALWAYS: u8 = b'a';
 const CELL: u8 = b'c';
+const FAILING: u8 = b'f';
 const ROOT: u8 = b'n';
 pub(super) const ROW: u8 = b'r';
 
@@ -156,7 +157,7 @@ impl Transaction {
         // Bounded by what one page follows, not by what a call may use.
         self.limits.rows_read = u64::MAX;
         self.limits.bytes_read = u64::MAX;
-        for kind in [CELL, ROOT] {
+        for kind in [CELL, ROOT, FAILING] {
             let waiting = self.noted(kind, WAITING)?;
             if !waiting.end {
                 return Err(problem::too_many_wait(WAITING).into());
@@ -167,7 +168,11 @@ impl Transaction {
                 };
                 match kind {
                     CELL => self.mark(id)?,
-                    _ => self.set_root(&id, true)?,
+                    ROOT => self.set_root(&id, true)?,
+                    _ => {
+                        self.load(&id)?;
+                        self.built(&id, true);
+                    }
                 }
             }
         }
@@ -331,11 +336,15 @@ impl Transaction {
             }
             None => BTreeSet::new(),
         };
-        for id in dirty.into_iter().chain(failing) {
-            let kind = match self.record(&id) {
-                Some(_) => CELL,
-                None => ROOT,
-            };
+        let dirty = dirty.into_iter().map(|id| match self.record(&id) {
+            Some(_) => (CELL, id),
+            None => (ROOT, id),
+        });
+        // Judged once nothing is dirty, and not evaluated again for it: pages that did nothing
+        // else would follow each other without end.
+        let failing = failing.into_iter().map(|id| (FAILING, id));
+        let left: Vec<(u8, CellId)> = dirty.chain(failing).collect();
+        for (kind, id) in left {
             let key = self.note_key(kind, id.as_bytes());
             self.patch.put(Space::Readers, key, Bytes::new());
         }
