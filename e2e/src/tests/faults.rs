@@ -12,6 +12,7 @@ use nix::sys::signal::Signal;
 use serde_json::json;
 
 use super::Test;
+use super::operator_killed::rolled_out;
 use super::refusals::lives;
 use crate::cluster::{Cluster, Scene};
 use crate::deploy::{OPERATOR, OPERATOR_NAMESPACE};
@@ -97,6 +98,15 @@ async fn members(flower: &Flower) -> Result<Vec<String>> {
     Ok(members)
 }
 
+async fn same_members(flower: &Flower, before: &[String]) -> Result<()> {
+    let after = members(flower).await?;
+    ensure!(
+        before == after,
+        "the members were {before:?} and are {after:?}"
+    );
+    Ok(())
+}
+
 async fn killed(scene: Scene, how_many: usize) -> Result<String> {
     let (flower, work) = started(&scene, 8).await?;
     let before = members(&flower).await?;
@@ -114,11 +124,7 @@ async fn killed(scene: Scene, how_many: usize) -> Result<String> {
         flower.ready(Duration::from_secs(180)).await?;
         note(&format!("round {round}: {victims:?} killed, and back"));
     }
-    let after = members(&flower).await?;
-    ensure!(
-        before == after,
-        "the members were {before:?} and are {after:?}"
-    );
+    same_members(&flower, &before).await?;
     let history = work.finish().await?;
     Ok(format!(
         "{how_many} killed at once, three times; the same members; {} mutations, none lost",
@@ -148,11 +154,7 @@ async fn leader_stopped(scene: Scene) -> Result<String> {
     continued?;
     work.flows(Duration::from_secs(60)).await?;
     flower.ready(Duration::from_secs(180)).await?;
-    let after = members(&flower).await?;
-    ensure!(
-        before == after,
-        "the members were {before:?} and are {after:?}"
-    );
+    same_members(&flower, &before).await?;
     let history = work.finish().await?;
     Ok(format!(
         "{leader} stopped and continued; {} mutations, none lost, the longest gap {}",
@@ -186,11 +188,7 @@ async fn slow_disk(scene: Scene) -> Result<String> {
         ));
     }
     flower.ready(Duration::from_secs(120)).await?;
-    let after = members(&flower).await?;
-    ensure!(
-        before == after,
-        "the members were {before:?} and are {after:?}"
-    );
+    same_members(&flower, &before).await?;
     let history = work.finish().await?;
     Ok(format!(
         "{} mutations, none lost; the longest gap {}",
@@ -251,15 +249,7 @@ async fn scaled(cluster: &Cluster, replicas: &str) -> Result<()> {
     let count = format!("--replicas={replicas}");
     let scale = ["-n", OPERATOR_NAMESPACE, "scale", &deployment, &count];
     cluster.kubectl(&scale).await?;
-    let wait = [
-        "-n",
-        OPERATOR_NAMESPACE,
-        "rollout",
-        "status",
-        &deployment,
-        "--timeout=180s",
-    ];
-    cluster.kubectl(&wait).await.map(drop)
+    rolled_out(cluster).await
 }
 
 async fn operator_pods(cluster: &Cluster) -> Result<Vec<String>> {

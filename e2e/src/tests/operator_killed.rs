@@ -123,6 +123,12 @@ async fn choose(cluster: &Cluster, point: Option<&str>) -> Result<()> {
             &variable,
         ])
         .await?;
+    rolled_out(cluster).await
+}
+
+/// Waits until the operator's replicas are what its Deployment asks for.
+pub async fn rolled_out(cluster: &Cluster) -> Result<()> {
+    let deployment = format!("deployment/{OPERATOR}");
     cluster
         .kubectl(&[
             "-n",
@@ -132,8 +138,8 @@ async fn choose(cluster: &Cluster, point: Option<&str>) -> Result<()> {
             &deployment,
             "--timeout=180s",
         ])
-        .await?;
-    Ok(())
+        .await
+        .map(drop)
 }
 
 /// Waits until a replica of the operator has ended at the failpoint.

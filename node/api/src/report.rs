@@ -264,6 +264,14 @@ pub struct Recovery {
     pub by: MemberId,
 }
 
+impl Recovery {
+    /// Whether it was made after `other`, or after a time without any. Of two that were made
+    /// side by side neither is later.
+    pub fn is_later(&self, other: Option<Self>) -> bool {
+        other.is_none_or(|other| self.number > other.number)
+    }
+}
+
 impl std::fmt::Display for Recovery {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "recovery {} from member {}", self.number, self.by)

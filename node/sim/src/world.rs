@@ -212,6 +212,23 @@ impl World {
         }
     }
 
+    /// Lets the world go on until the nodes of these hosts hold the same state.
+    ///
+    /// # Panics
+    /// As [`World::until`].
+    pub fn same_state(&mut self, hosts: &[String]) {
+        self.until("all hold the same state", |world| {
+            let states: Vec<_> = hosts
+                .iter()
+                .map(|name| {
+                    let view = world.registry.live(name)?.consensus?.view();
+                    Some((view.applied()?, view.checksum()))
+                })
+                .collect::<Option<_>>()?;
+            states.windows(2).all(|w| w[0] == w[1]).then_some(())
+        });
+    }
+
     /// The node on a host, once it runs.
     pub fn node(&mut self, name: &str) -> Live {
         self.until("a node runs", |world| world.registry.live(name))

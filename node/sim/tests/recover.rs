@@ -52,19 +52,6 @@ fn traces(world: &mut World, at: &str) -> Vec<u64> {
     world.script(|name, audit| async move { Cluster::new(&name, &audit).traces(&at).await })
 }
 
-fn same_state(world: &mut World) {
-    world.until("all hold the same state", |world| {
-        let states: Vec<_> = HOSTS
-            .iter()
-            .map(|name| {
-                let view = world.registry.live(name)?.consensus?.view();
-                Some((view.applied()?, view.checksum()))
-            })
-            .collect::<Option<_>>()?;
-        states.windows(2).all(|w| w[0] == w[1]).then_some(())
-    });
-}
-
 fn report(world: &mut World, host: &str) -> Report {
     let host = host.to_owned();
     world.script(
@@ -109,7 +96,7 @@ fn scenario(seed: u64) {
     let mut world = world(seed);
     world.script(|name, audit| async move { Cluster::new(&name, &audit).form(&hosts()).await });
     write(&mut world, hosts(), 1..=40);
-    same_state(&mut world);
+    world.same_state(&hosts());
     let survivor = HOSTS[seed as usize % 3];
     let others: Vec<&str> = HOSTS.into_iter().filter(|host| *host != survivor).collect();
     for host in &others {
@@ -151,7 +138,7 @@ fn scenario(seed: u64) {
         });
     }
     write(&mut world, hosts(), 81..=100);
-    same_state(&mut world);
+    world.same_state(&hosts());
     world.crash(survivor, true);
     let all: Vec<u64> = (1..=100).collect();
     assert_eq!(traces(&mut world, others[0]), all, "each exactly once");

@@ -43,19 +43,6 @@ fn write(world: &mut World, serials: std::ops::RangeInclusive<u64>) {
     });
 }
 
-fn same_state(world: &mut World) {
-    world.until("all hold the same state", |world| {
-        let states: Vec<_> = hosts()
-            .iter()
-            .map(|name| {
-                let view = world.registry.live(name)?.consensus?.view();
-                Some((view.applied()?, view.checksum()))
-            })
-            .collect::<Option<_>>()?;
-        states.windows(2).all(|w| w[0] == w[1]).then_some(())
-    });
-}
-
 /// Reads of every class at every node, and retries of every key.
 fn audit(world: &mut World, last: u64) {
     world.script(|name, audit| async move {
@@ -94,14 +81,14 @@ fn smoke(seed: u64) {
     world.crash(&follower, true);
     write(&mut world, 41..=80);
     world.start(&follower);
-    same_state(&mut world);
+    world.same_state(&hosts());
     let leader = world.until("one leads", |world| world.leader());
     world.crash(&leader, true);
     write(&mut world, 81..=120);
     world.start(&leader);
-    same_state(&mut world);
+    world.same_state(&hosts());
     audit(&mut world, 120);
-    same_state(&mut world);
+    world.same_state(&hosts());
     for name in hosts() {
         let consensus = world.node(&name).consensus.unwrap();
         let view = consensus.view();

@@ -165,7 +165,7 @@ impl Me {
 /// Two members of one group that know different recoveries. Two that were made side by side
 /// (which must not be) do not end each other: people have to choose.
 fn other_life(ours: Option<Recovery>, theirs: Option<Recovery>) -> Judgement {
-    match theirs.filter(|theirs| theirs.number > ours.map_or(0, |ours| ours.number)) {
+    match theirs.filter(|theirs| theirs.is_later(ours)) {
         Some(theirs) => Judgement::Outlived(theirs),
         None => Judgement::Refuse(Refusal::OtherLife(ours)),
     }

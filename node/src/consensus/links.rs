@@ -281,10 +281,7 @@ impl Links {
             }
             Some(Err(error)) => {
                 if let HandshakeError::Refused(Refusal::OtherLife(Some(by))) = &error
-                    && self
-                        .me
-                        .recovery()
-                        .is_none_or(|mine| mine.number < by.number)
+                    && by.is_later(self.me.recovery())
                 {
                     self.outlived(*by).await;
                 }

@@ -93,7 +93,7 @@ struct Watch {
     asks: BTreeMap<Id, Asked>,
     /// Queries that may have another result than the one told.
     due: BTreeSet<Id>,
-    /// Revision of what was told last.
+    /// Revision that it has come to, whether its client was told or nothing changed for it.
     at: Revision,
     begun: bool,
 }
@@ -363,7 +363,7 @@ impl Hub {
     }
 
     /// The watch is told all of these outcomes at `at`, which has `revision`. Returns the
-    /// revision that it goes on from.
+    /// revision that it had come to.
     pub fn settle(
         &mut self,
         number: Number,

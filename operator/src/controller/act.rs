@@ -24,7 +24,7 @@ use super::{
 use crate::{
     conditions::Reason,
     context::{Ctx, RefusedBundle},
-    crd::{FlowerCluster, status::GroupStatus},
+    crd::FlowerCluster,
     error::Error,
     failpoint,
     names::Ordinal,
@@ -100,17 +100,9 @@ async fn save_identity(
     status
         .image
         .get_or_insert_with(|| stage.cluster.image.clone());
-    let group = stage.cluster.group;
-    if !status.groups.iter().any(|one| one.group == group) {
-        status.groups.push(GroupStatus {
-            group,
-            ..GroupStatus::default()
-        });
-    }
-    for one in status.groups.iter_mut().filter(|one| one.group == group) {
-        one.first_member = first;
-        one.bootstrapped |= first.is_none();
-    }
+    let group = status.group_mut(stage.cluster.group);
+    group.first_member = first;
+    group.bootstrapped |= first.is_none();
     let saved = status::write(stage.ctx, &object).await?;
     Ok(Acted::Saved(Box::new(saved)))
 }
@@ -118,18 +110,10 @@ async fn save_identity(
 /// Saves which volumes a recovery gave up, before the first of them goes.
 async fn save_recovery(stage: &Stage<'_>, number: u32, claims: &[String]) -> Result<Acted, Error> {
     let mut object = stage.object.clone();
-    let group = stage.cluster.group;
     let status = object.status.get_or_insert_default();
-    if !status.groups.iter().any(|one| one.group == group) {
-        status.groups.push(GroupStatus {
-            group,
-            ..GroupStatus::default()
-        });
-    }
-    for one in status.groups.iter_mut().filter(|one| one.group == group) {
-        one.recoveries = i32::try_from(number).unwrap_or(i32::MAX);
-        one.given_up_claims = claims.to_vec();
-    }
+    let group = status.group_mut(stage.cluster.group);
+    group.recoveries = i32::try_from(number).unwrap_or(i32::MAX);
+    group.given_up_claims = claims.to_vec();
     let saved = status::write(stage.ctx, &object).await?;
     Ok(Acted::Saved(Box::new(saved)))
 }

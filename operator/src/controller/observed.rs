@@ -258,7 +258,7 @@ impl Observed {
     }
     /// What the status says of a group.
     pub fn group(&self, group: GroupId) -> Option<&GroupStatus> {
-        self.status.groups.iter().find(|one| one.group == group)
+        self.status.group(group)
     }
     /// How often a group has been recovered, as far as the status knows.
     pub fn recoveries(&self, group: GroupId) -> u32 {

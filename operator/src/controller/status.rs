@@ -133,8 +133,7 @@ fn plan_status(inputs: &Inputs<'_>, hold: Option<&Hold>) -> Option<PlanStatus> {
 
 fn group(old: &FlowerClusterStatus, inputs: &Inputs<'_>) -> GroupStatus {
     let cluster = inputs.cluster;
-    let before = old.groups.iter().find(|one| one.group == cluster.group);
-    let mut group = before.cloned().unwrap_or_default();
+    let mut group = old.group(cluster.group).cloned().unwrap_or_default();
     group.group = cluster.group;
     if let Some(view) = inputs.view {
         group.bootstrapped = true;

@@ -55,6 +55,26 @@ pub struct FlowerClusterStatus {
     pub plan: Option<PlanStatus>,
 }
 
+impl FlowerClusterStatus {
+    /// What it says of a group.
+    pub fn group(&self, group: GroupId) -> Option<&GroupStatus> {
+        self.groups.iter().find(|one| one.group == group)
+    }
+
+    /// … to be changed, begun when it says nothing yet.
+    pub fn group_mut(&mut self, group: GroupId) -> &mut GroupStatus {
+        let known = self.groups.iter().position(|one| one.group == group);
+        let at = known.unwrap_or_else(|| {
+            self.groups.push(GroupStatus {
+                group,
+                ..GroupStatus::default()
+            });
+            self.groups.len() - 1
+        });
+        &mut self.groups[at]
+    }
+}
+
 /// A Raft group.
 #[derive(Serialize, Deserialize, Debug, Clone, Default, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "camelCase")]

@@ -30,7 +30,7 @@ pub(super) enum Stop {
 pub(super) struct Meter {
     operations: Cell<u64>,
     /// Of the evaluation that runs.
-    limits: Cell<Limits>,
+    limits: RefCell<Limits>,
     heap_limit: u64,
     /// Operations of the evaluations of derived values that run, without those within.
     cells: RefCell<Vec<u64>>,
@@ -50,7 +50,7 @@ impl Meter {
     pub fn new(limits: &Limits) -> Self {
         Self {
             operations: Cell::new(0),
-            limits: Cell::new(*limits),
+            limits: RefCell::new(*limits),
             heap_limit: limits.heap_bytes,
             cells: RefCell::default(),
             armed: Cell::new(false),
@@ -71,7 +71,7 @@ impl Meter {
 
     /// A new evaluation within `limits`; the heap's is that of the isolate.
     pub fn begin(&self, limits: &Limits, deadline: &Deadline) {
-        self.limits.set(*limits);
+        *self.limits.borrow_mut() = *limits;
         self.operations.set(0);
         self.stopped.set(None);
         self.cells.borrow_mut().clear();
@@ -82,7 +82,7 @@ impl Meter {
     pub fn spend(&self, operations: u64) -> bool {
         let spent = self.operations.get().saturating_add(operations);
         self.operations.set(spent);
-        let limits = self.limits.get();
+        let limits = self.limits.borrow();
         if spent / OPERATIONS > limits.gas {
             self.stop(Stop::Gas);
         }
@@ -188,7 +188,7 @@ impl Meter {
 
     /// The refusal of a call that was stopped.
     pub fn refusal(&self, why: Stop) -> CallError {
-        let limits = self.limits.get();
+        let limits = self.limits.borrow();
         let (what, limit, setting) = match why {
             Stop::Gas | Stop::Cell => ("gas", limits.gas, setting::GAS),
             Stop::Time => ("time in ms", limits.wall_ms, setting::WALL_MS),

@@ -77,11 +77,7 @@ pub fn bootstrap(facts: Facts<'_>, none: &NoLeader) -> Verdict {
     }
     let saved = observed.status.cluster_id.as_ref();
     let has_data = !observed.clusters_on_volumes().is_empty();
-    let group = observed
-        .status
-        .groups
-        .iter()
-        .find(|one| one.group == facts.cluster.group);
+    let group = observed.group(facts.cluster.group);
     match saved {
         Some(_) if has_data => no_leader(facts),
         Some(cluster) => saved_but_absent(facts, cluster, group),
