@@ -8,6 +8,11 @@ use anyhow::{Context, Result, bail};
 use tokio::io::AsyncWriteExt as _;
 use tokio::process::Command;
 
+/// How much of each of its outputs a failed program's error holds.
+const LINES: usize = 30;
+/// The same of tests that failed.
+const FAILURES: usize = 150;
+
 /// Runs a program and returns what it wrote to its standard output.
 pub async fn run<S: AsRef<OsStr>>(program: impl AsRef<OsStr>, args: &[S]) -> Result<String> {
     let mut command = Command::new(program);
@@ -68,13 +73,12 @@ pub async fn output(mut command: Command, input: Option<&str>) -> Result<String>
         .with_context(|| format!("running {shown}"))?;
     let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
     if !output.status.success() {
+        // Tests say what failed on one of them and that something did on the other.
         let stderr = String::from_utf8_lossy(&output.stderr);
-        let said = if stderr.trim().is_empty() {
-            stdout.as_str()
-        } else {
-            &stderr
-        };
-        bail!("{shown}: {}\n{}", output.status, last_lines(said, 30));
+        let said = [failures(&stdout), last_lines(&stderr, LINES)];
+        let said = said.iter().filter(|text| !text.trim().is_empty());
+        let said: Vec<&str> = said.map(String::as_str).collect();
+        bail!("{shown}: {}\n{}", output.status, said.join("\n"));
     }
     Ok(stdout)
 }
@@ -92,6 +96,23 @@ fn shown(command: &Command) -> String {
     }
 }
 
+/// What tests printed of their failures, which lies before all the tests that passed after them;
+/// the last lines of anything else.
+fn failures(printed: &str) -> String {
+    let mut inside = false;
+    let failed = printed.lines().filter(|line| {
+        inside |= *line == "failures:";
+        let kept = inside;
+        inside &= !line.starts_with("test result: ");
+        kept
+    });
+    let failed: Vec<&str> = failed.take(FAILURES).collect();
+    match failed.is_empty() {
+        true => last_lines(printed, LINES),
+        false => last_lines(&failed.join("\n"), FAILURES),
+    }
+}
+
 /// The last lines of a text, indented.
 pub fn last_lines(text: &str, count: usize) -> String {
     let lines: Vec<_> = text.trim_end().lines().collect();
@@ -101,4 +122,19 @@ pub fn last_lines(text: &str, count: usize) -> String {
         .map(|line| format!("    {line}"))
         .collect::<Vec<_>>()
         .join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::failures;
+
+    #[test]
+    fn what_failed_is_shown_and_not_what_passed_afterwards() {
+        let failed = "running 2 tests\n.F\nfailures:\n\n---- a stdout ----\npanicked\n\nfailures:\n    a\n\ntest result: FAILED. 1 passed";
+        let printed = format!("{failed}\n{}", "test b ... ok\n".repeat(100));
+        let shown = failures(&printed);
+        assert!(shown.contains("panicked") && shown.contains("FAILED"));
+        assert!(!shown.contains("test b"));
+        assert_eq!(failures("one\ntwo"), "    one\n    two");
+    }
 }

@@ -37,6 +37,10 @@ struct Check {
 /// The row of the check that `down` leaves nothing behind.
 const LEFTOVERS: &str = "down-leaves-nothing";
 
+/// The Debian packages: unit tests too ask promtool what it thinks of the metrics' names.
+const PACKAGES: &str = "packages";
+const UNIT_TESTS: &str = "unit-tests";
+
 /// How many calls the engine and the reference evaluator are compared over with `--all`.
 const DIFFERENTIAL_STEPS: (&str, &str) = ("FLOWER_DIFFERENTIAL_STEPS", "100000");
 
@@ -64,8 +68,8 @@ const CHECKS: &[Check] = &[
         ],
     },
     Check {
-        name: "unit-tests",
-        command: &["cargo", "test", "--quiet", "--workspace"],
+        name: UNIT_TESTS,
+        command: &["cargo", "test", "--quiet", "--workspace", "--no-fail-fast"],
     },
 ];
 
@@ -86,6 +90,9 @@ const SIMULATION: Check = Check {
 /// Runs what is wanted; true when nothing failed.
 pub async fn run(paths: &Paths, options: &Options) -> Result<bool> {
     let mut rows = Vec::new();
+    if options.wants(PACKAGES) || options.wants(UNIT_TESTS) {
+        rows.push(timed(PACKAGES, packages()).await);
+    }
     for check in CHECKS.iter().filter(|check| options.wants(check.name)) {
         let work = async {
             command(check, options.all, None)
@@ -163,6 +170,10 @@ async fn leftovers(paths: &Paths) -> Result<String> {
     crate::leftovers::check(paths).await
 }
 
+async fn packages() -> Result<String> {
+    host::packages().await.map(|()| String::new())
+}
+
 async fn bring_up(paths: &Paths) -> Result<String> {
     let begun = if status::is_up(paths) {
         "was up"
@@ -206,6 +217,8 @@ async fn command(check: &Check, all: bool, more: Option<String>) -> Result<Strin
     let words = check.command;
     let mut command = Command::new(words[0]);
     command.args(&words[1..]).args(more).current_dir(root());
+    // Where a test failed says enough; backtraces would hide it.
+    command.env("RUST_BACKTRACE", "0");
     if all {
         command.env(DIFFERENTIAL_STEPS.0, DIFFERENTIAL_STEPS.1);
     }
