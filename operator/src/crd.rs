@@ -50,6 +50,11 @@ pub const API_VERSION: &str = "flowerdb.dev/v1alpha1";
     printcolumn(name = "Replicas", type_ = "integer", json_path = ".status.readyReplicas"),
     printcolumn(name = "Groups", type_ = "integer", json_path = ".status.groupCount"),
     printcolumn(name = "Leader", type_ = "string", json_path = ".status.leaders"),
+    printcolumn(
+        name = "App",
+        type_ = "string",
+        json_path = ".status.conditions[?(@.type==\"AppDeployed\")].reason"
+    ),
     printcolumn(name = "Footprint", type_ = "string", json_path = ".status.footprint.summary"),
     printcolumn(name = "Storage", type_ = "string", json_path = ".spec.storage.size"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),

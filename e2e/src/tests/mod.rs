@@ -15,6 +15,7 @@ mod faults;
 mod grows;
 mod helm_test;
 mod leader_killed;
+mod loaded;
 mod memory;
 mod metrics;
 mod node_lost;
@@ -74,6 +75,7 @@ pub const ALL: &[Test] = &[
     operator_killed::CHANGING,
     operator_quiet::TEST,
     rbac::TEST,
+    loaded::TEST,
     faults::TWO_KILLED,
     faults::ALL_KILLED,
     faults::LEADER_STOPPED,

@@ -4,7 +4,7 @@ use flower_api::report::Lifecycle;
 
 use super::{
     act::Acted,
-    observed::{AppView, NodeView},
+    observed::{AppView, ClaimView, NodeView, PodView},
     plan::{Hold, Step},
     status::Inputs,
 };
@@ -53,8 +53,13 @@ pub fn conditions(
             true,
             Reason::Healthy,
             format!(
-                "{} of {} replicas are ready",
-                status.ready_replicas, inputs.cluster.replicas
+                "{} of {} replicas are ready{}",
+                status.ready_replicas,
+                inputs.cluster.replicas,
+                match inputs.cluster.paused {
+                    true => "; spec.paused is true, so changes of the spec wait",
+                    false => "",
+                }
             ),
         ),
     };
@@ -169,14 +174,7 @@ fn degraded(inputs: &Inputs<'_>) -> Said {
         match inputs.observed.nodes.get(&ordinal) {
             None => {
                 let claim = inputs.observed.claims.get(&ordinal);
-                let gone = claim.and_then(|claim| claim.gone_with.as_deref());
-                let why = match gone {
-                    Some(node) => format!("its volume was on node {node}, which no longer exists"),
-                    None => view
-                        .waiting
-                        .clone()
-                        .unwrap_or_else(|| "it has not started".to_owned()),
-                };
+                let why = does_not_run(view, claim, &cluster.name.claim(cluster.group, ordinal));
                 return (
                     true,
                     Reason::MemberMissing,
@@ -210,6 +208,21 @@ fn degraded(inputs: &Inputs<'_>) -> Said {
         Reason::AllMembersHealthy,
         "every member answers".to_owned(),
     )
+}
+
+/// Why a pod that is there does not run. A claim that nothing serves is named: its own events
+/// say why, and nothing else of the cluster does.
+fn does_not_run(pod: &PodView, claim: Option<&ClaimView>, name: &str) -> String {
+    if let Some(node) = claim.and_then(|claim| claim.gone_with.as_deref()) {
+        return format!("its volume was on node {node}, which no longer exists");
+    }
+    let why = pod.waiting.as_deref().unwrap_or("it has not started");
+    match claim {
+        Some(claim) if claim.volume.is_none() && !claim.terminating => format!(
+            "{why}; its claim {name} has no volume yet, and `kubectl describe pvc {name}` says why: if nothing can serve spec.storage, delete the FlowerCluster and the claims without a volume, and apply it with another size or class"
+        ),
+        _ => why.to_owned(),
+    }
 }
 
 fn quorum(inputs: &Inputs<'_>, status: &FlowerClusterStatus) -> Said {
@@ -336,6 +349,26 @@ fn refused(why: &str) -> String {
 mod tests {
     use super::*;
     use crate::crd::status::GroupStatus;
+
+    #[test]
+    fn a_claim_that_nothing_serves_is_named() {
+        let pod = PodView {
+            waiting: Some("Unschedulable".to_owned()),
+            ..PodView::default()
+        };
+        let claim = |volume: Option<&str>, gone: Option<&str>| ClaimView {
+            volume: volume.map(str::to_owned),
+            gone_with: gone.map(str::to_owned),
+            ..ClaimView::default()
+        };
+        let said = |claim: Option<ClaimView>| does_not_run(&pod, claim.as_ref(), "data-x-g0-1");
+        let pending = said(Some(claim(None, None)));
+        assert!(pending.starts_with("Unschedulable; its claim data-x-g0-1 "));
+        assert!(pending.contains("kubectl describe pvc data-x-g0-1"));
+        assert_eq!(said(Some(claim(Some("pv"), None))), "Unschedulable");
+        assert_eq!(said(None), "Unschedulable");
+        assert!(said(Some(claim(Some("pv"), Some("node-2")))).contains("node-2"));
+    }
 
     #[test]
     fn a_group_that_cannot_be_asked_keeps_what_was_known_of_it() {

@@ -218,7 +218,9 @@ async fn tell_hold(
     let message = after.message.unwrap_or_default();
     match (&before.hold, &after.hold) {
         (before, Some(after)) if before.as_ref() != Some(after) => {
-            if let Some(reason) = Reason::parse(after) {
+            // Of the application, its condition is told below.
+            let reason = Reason::parse(after).filter(|one| *one != Reason::BundleRefused);
+            if let Some(reason) = reason {
                 if reason.is_expected() {
                     ctx.events.normal(object, reason, &message).await;
                 } else {

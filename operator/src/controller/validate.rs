@@ -18,7 +18,7 @@ use crate::{
     conditions::Reason,
     crd::{
         self, App, FlowerCluster, FlowerClusterSpec, Monitoring, Pod, Service, WhenDeleted,
-        pod::OPERATOR_ENV,
+        pod::{OPERATOR_ENV, is_object_name},
     },
     names::{CLAIM_TEMPLATE, ClusterName},
 };
@@ -144,6 +144,7 @@ pub fn validate(object: &FlowerCluster, default_image: &str) -> Result<Validated
         Err(cannot) => return refuse(Reason::MemoryTooSmall, cannot.to_string()),
     };
     check_storage(&spec.storage.size)?;
+    check_names(spec)?;
     check_pod(&spec.pod)?;
     let recorded = object
         .status
@@ -254,6 +255,30 @@ fn check_storage(size: &Amount) -> Result<(), Refusal> {
     }
 }
 
+/// Objects are asked for by these names: one with a slash would ask for something else.
+fn check_names(spec: &FlowerClusterSpec) -> Result<(), Refusal> {
+    let map = spec.app.as_ref().map(|app| &app.bundle.config_map_key_ref);
+    let pulls = spec.image_pull_secrets.iter().map(|one| &one.name);
+    let named = (spec
+        .auth
+        .secret_name
+        .iter()
+        .map(|name| ("auth.secretName", name)))
+    .chain(map.map(|map| ("app.bundle.configMapKeyRef.name", &map.name)))
+    .chain(pulls.map(|name| ("imagePullSecrets", name)));
+    for (field, name) in named {
+        if !is_object_name(name) {
+            return refuse(
+                Reason::NameInvalid,
+                format!(
+                    "spec.{field} is '{name}', which is no object's name: use lower-case letters, digits, '-' and '.'"
+                ),
+            );
+        }
+    }
+    Ok(())
+}
+
 fn snapshot_bytes(spec: &FlowerClusterSpec) -> Result<u64, Refusal> {
     let amount = &spec.snapshot.after_log_bytes;
     match amount.bytes() {
@@ -331,7 +356,7 @@ fn check_pod(pod: &Pod) -> Result<(), Refusal> {
         return refuse(
             Reason::EnvironmentReserved,
             format!(
-                "spec.pod.env has '{}', which the operator sets from another field of the spec; see the reference of FlowerCluster",
+                "spec.pod.env has '{}', which is the operator's: it sets it from another field of the spec, or relies on its default; see the reference of FlowerCluster",
                 variable.name
             ),
         );

@@ -9,11 +9,28 @@ use serde::{Deserialize, Serialize};
 
 use crate::amount::Amount;
 
+/// What the API server takes as an object's name. The operator asks for objects by these names,
+/// so that anything else (a slash, say) would ask for something else.
+pub const OBJECT_NAME_RULE: &str = "self.matches('^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$')";
+/// What the rule says of another.
+pub const OBJECT_NAME_MESSAGE: &str =
+    "this is no object's name: use lower-case letters, digits, '-' and '.'";
+
+/// Whether the rule above holds.
+pub fn is_object_name(name: &str) -> bool {
+    let end = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
+    (1..=253).contains(&name.len())
+        && name.starts_with(end)
+        && name.ends_with(end)
+        && name.chars().all(|c| end(c) || c == '-' || c == '.')
+}
+
 /// A name of an object in the same namespace.
-#[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Eq, JsonSchema)]
+#[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Eq, KubeSchema)]
 pub struct LocalReference {
     /// The name.
     #[schemars(length(min = 1, max = 253))]
+    #[x_kube(validation = Rule::new(OBJECT_NAME_RULE).message(OBJECT_NAME_MESSAGE))]
     pub name: String,
 }
 
@@ -81,13 +98,14 @@ pub struct Pod {
     /// sets itself cannot be given.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
-    #[x_kube(validation = Rule::new("self.all(one, !(one.name in ['POD_NAME', 'FLOWER_DATA', 'FLOWER_NAME', 'FLOWER_GROUP', 'FLOWER_ADVERTISE', 'FLOWER_AUTH_DIR', 'FLOWER_CACHE_MODE', 'FLOWER_PAGE_CACHE_BYTES', 'FLOWER_VALUE_CACHE_BYTES', 'FLOWER_HEADROOM_PERCENT', 'FLOWER_SNAPSHOT_AFTER_LOG_BYTES', 'FLOWER_RECEIPT_RETENTION_MS', 'FLOWER_LOG_FORMAT', 'FLOWER_STOP_GRACE_MS']))")
-        .message("this variable is set by the operator from another field of the spec; see the reference of FlowerCluster"))]
+    #[x_kube(validation = Rule::new("self.all(one, !(one.name in ['POD_NAME', 'FLOWER_DATA', 'FLOWER_NAME', 'FLOWER_GROUP', 'FLOWER_ADVERTISE', 'FLOWER_AUTH_DIR', 'FLOWER_CACHE_MODE', 'FLOWER_PAGE_CACHE_BYTES', 'FLOWER_VALUE_CACHE_BYTES', 'FLOWER_HEADROOM_PERCENT', 'FLOWER_SNAPSHOT_AFTER_LOG_BYTES', 'FLOWER_RECEIPT_RETENTION_MS', 'FLOWER_LOG_FORMAT', 'FLOWER_STOP_GRACE_MS', 'FLOWER_LISTEN', 'FLOWER_CLIENT_PORT', 'FLOWER_PEER_PORT', 'FLOWER_ADMIN_PORT', 'FLOWER_MEMORY_LIMIT_BYTES']))")
+        .message("this variable is the operator's, which sets it from another field of the spec or relies on its default; see the reference of FlowerCluster"))]
     pub env: Vec<EnvVar>,
 }
 
-/// Variables that the operator sets; the CEL rule above names the same.
-pub const OPERATOR_ENV: [&str; 14] = [
+/// Variables that the operator sets, or whose defaults its Services, probes and sizes rely on;
+/// the CEL rule above names the same.
+pub const OPERATOR_ENV: [&str; 19] = [
     "POD_NAME",
     "FLOWER_DATA",
     "FLOWER_NAME",
@@ -102,4 +120,9 @@ pub const OPERATOR_ENV: [&str; 14] = [
     "FLOWER_RECEIPT_RETENTION_MS",
     "FLOWER_LOG_FORMAT",
     "FLOWER_STOP_GRACE_MS",
+    "FLOWER_LISTEN",
+    "FLOWER_CLIENT_PORT",
+    "FLOWER_PEER_PORT",
+    "FLOWER_ADMIN_PORT",
+    "FLOWER_MEMORY_LIMIT_BYTES",
 ];

@@ -6,6 +6,7 @@ use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::pod::{OBJECT_NAME_MESSAGE, OBJECT_NAME_RULE};
 use crate::amount::Amount;
 
 /// The volume of each replica.
@@ -160,11 +161,12 @@ pub struct Bundle {
 }
 
 /// A key of a ConfigMap in the same namespace.
-#[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Eq, JsonSchema)]
+#[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Eq, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ConfigMapKey {
     /// Name of the ConfigMap.
     #[schemars(length(min = 1, max = 253))]
+    #[x_kube(validation = Rule::new(OBJECT_NAME_RULE).message(OBJECT_NAME_MESSAGE))]
     pub name: String,
     /// Key in its data.
     #[schemars(length(min = 1, max = 253))]
@@ -172,13 +174,14 @@ pub struct ConfigMapKey {
 }
 
 /// Tokens of clients, administrators and peers.
-#[derive(Serialize, Deserialize, Debug, Clone, Default, PartialEq, Eq, JsonSchema)]
+#[derive(Serialize, Deserialize, Debug, Clone, Default, PartialEq, Eq, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Auth {
     /// A Secret in the same namespace with the keys `client`, `admin` and `peer`, one token
     /// a line (several for rotation). When absent, `NAME-auth` is generated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
+    #[x_kube(validation = Rule::new(OBJECT_NAME_RULE).message(OBJECT_NAME_MESSAGE))]
     pub secret_name: Option<String>,
 }
 
