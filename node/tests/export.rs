@@ -304,3 +304,40 @@ async fn the_reference_agrees_with_every_cell_and_finds_one_that_is_wrong() {
     std::fs::write(&cut, &text[..text.len() / 2]).unwrap();
     assert_eq!(check(&cut).0, 2);
 }
+
+const ENDLESS: &str = r#"
+import { derived, mutation, t, table } from "@flower/sdk";
+const items = table("items", { n: t.int() });
+const half = derived("half", { item: t.id("items") }, t.int(), (db, key) => db.items.get(key.item).n / 2,
+  { materialize: { each: items } });
+const search = derived("search", { item: t.id("items") }, t.int(),
+  (db, key, get) => { const h = get(half, key); for (let i = 0; ; i += 1) if (i === h) return i; },
+  { materialize: { each: items } });
+const found = derived("found", { item: t.id("items") }, t.int(), (db, key, get) => get(search, key) + 1,
+  { materialize: { each: items } });
+export const add = mutation({ args: { n: t.int() } }, (tx, { n }) => { tx.items.insert({ n }); });
+"#;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_function_that_does_not_end_is_left_alone_and_the_rest_is_checked() {
+    let dir = tempfile::tempdir().unwrap();
+    // It is its gas that ends it, however slow the machine.
+    let mut serve = quick();
+    serve.limits.wall_ms = 15_000;
+    let node = TestNode::serving(ENDLESS, serve).await;
+    // A half below zero is never found.
+    for n in [2, -2, 8] {
+        let key = format!("key{n}");
+        node.http.mutate("add", &key, json!({ "n": n })).await.ok();
+    }
+    let file = dir.path().join("whole");
+    export(&node, &file);
+    let (code, said) = check(&file);
+    let expected =
+        "9 cells, 0 disagreements; 2 ended at a limit of the node and were not recomputed";
+    assert_eq!((code, said.trim()), (0, expected));
+    let text = std::fs::read_to_string(&file).unwrap();
+    std::fs::write(&file, text.replace("\"value\":5", "\"value\":6")).unwrap();
+    let (code, said) = check(&file);
+    assert_eq!(code, 1, "{said}");
+}

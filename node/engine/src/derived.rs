@@ -17,6 +17,7 @@ mod values;
 pub(crate) use aside::Aside;
 pub(crate) use build::Building;
 pub use build::PAGE_ROWS;
+pub(crate) use cell::DERIVED_ERROR;
 pub use cell::Generation;
 pub(crate) use cell::{Cell, CellId};
 pub use check::check;

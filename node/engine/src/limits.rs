@@ -10,28 +10,35 @@ use flower_api::{Revision, limits};
 
 /// Names of the settings behind the limits, as errors give them.
 pub mod setting {
-    #![allow(missing_docs)]
-    pub const HEAP: &str = "FLOWER_LIMIT_HEAP";
-    pub const STACK: &str = "FLOWER_LIMIT_STACK";
-    pub const GAS: &str = "FLOWER_LIMIT_GAS";
-    pub const WALL_MS: &str = "FLOWER_LIMIT_WALL_MS";
-    pub const ARGS: &str = "FLOWER_LIMIT_ARGS";
-    pub const RESULT: &str = "FLOWER_LIMIT_RESULT";
-    pub const RECORD: &str = "FLOWER_LIMIT_RECORD";
-    pub const BUNDLE: &str = "FLOWER_LIMIT_BUNDLE";
-    pub const ROWS_READ: &str = "FLOWER_LIMIT_ROWS_READ";
-    pub const BYTES_READ: &str = "FLOWER_LIMIT_BYTES_READ";
-    pub const ROWS_WRITTEN: &str = "FLOWER_LIMIT_ROWS_WRITTEN";
-    pub const BYTES_WRITTEN: &str = "FLOWER_LIMIT_BYTES_WRITTEN";
-    pub const RANGES: &str = "FLOWER_LIMIT_RANGES";
-    pub const CELLS: &str = "FLOWER_LIMIT_CELLS";
-    pub const BUILD_WALL_MS: &str = "FLOWER_LIMIT_BUILD_WALL_MS";
-    pub const BUILD_GAS: &str = "FLOWER_LIMIT_BUILD_GAS";
-    pub const BUILD_ROWS_READ: &str = "FLOWER_LIMIT_BUILD_ROWS_READ";
-    pub const BUILD_BYTES_READ: &str = "FLOWER_LIMIT_BUILD_BYTES_READ";
-    pub const BUILD_BYTES_WRITTEN: &str = "FLOWER_LIMIT_BUILD_BYTES_WRITTEN";
-    pub const BUILD_RANGES: &str = "FLOWER_LIMIT_BUILD_RANGES";
-    pub const BUILD_CELLS: &str = "FLOWER_LIMIT_BUILD_CELLS";
+    macro_rules! settings {
+        ($($name:ident = $text:literal,)*) => {
+            $(#[allow(missing_docs)] pub const $name: &str = $text;)*
+            /// All of them; each must be a setting of the node.
+            pub const ALL: &[&str] = &[$($text),*];
+        };
+    }
+    settings! {
+        HEAP = "FLOWER_LIMIT_HEAP",
+        GAS = "FLOWER_LIMIT_GAS",
+        WALL_MS = "FLOWER_LIMIT_WALL_MS",
+        ARGS = "FLOWER_LIMIT_ARGS",
+        RESULT = "FLOWER_LIMIT_RESULT",
+        RECORD = "FLOWER_LIMIT_RECORD",
+        BUNDLE = "FLOWER_LIMIT_BUNDLE",
+        ROWS_READ = "FLOWER_LIMIT_ROWS_READ",
+        BYTES_READ = "FLOWER_LIMIT_BYTES_READ",
+        ROWS_WRITTEN = "FLOWER_LIMIT_ROWS_WRITTEN",
+        BYTES_WRITTEN = "FLOWER_LIMIT_BYTES_WRITTEN",
+        RANGES = "FLOWER_LIMIT_RANGES",
+        CELLS = "FLOWER_LIMIT_CELLS",
+        BUILD_WALL_MS = "FLOWER_LIMIT_BUILD_WALL_MS",
+        BUILD_GAS = "FLOWER_LIMIT_BUILD_GAS",
+        BUILD_ROWS_READ = "FLOWER_LIMIT_BUILD_ROWS_READ",
+        BUILD_BYTES_READ = "FLOWER_LIMIT_BUILD_BYTES_READ",
+        BUILD_BYTES_WRITTEN = "FLOWER_LIMIT_BUILD_BYTES_WRITTEN",
+        BUILD_RANGES = "FLOWER_LIMIT_BUILD_RANGES",
+        BUILD_CELLS = "FLOWER_LIMIT_BUILD_CELLS",
+    }
 }
 
 /// Bounds of one evaluation. Bytes unless named otherwise; each is a node setting.

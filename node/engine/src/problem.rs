@@ -18,6 +18,12 @@ pub(crate) fn budget(limits: &Limits, what: &str, limit: u64, setting: &'static 
     CallError::Refused(Problem::new(500, code::BUDGET, &title, detail).setting(setting))
 }
 
+/// A derived value ended at a limit, and with it the call that read it.
+pub(crate) fn derived_limit(message: &str, setting: &str) -> CallError {
+    let title = "A derived value used up a budget";
+    CallError::Refused(Problem::new(500, code::BUDGET, title, message).setting(setting))
+}
+
 /// Something is larger than its limit in bytes.
 pub(crate) fn too_large(what: &str, bytes: u64, limit: u64, setting: &str) -> CallError {
     let detail = format!("{what} has {bytes} bytes; the limit is {limit}");

@@ -4,12 +4,14 @@
 // checked.
 //
 // Errors that the engines of JavaScript word in their own way (TypeError and the like) are
-// compared by name; what only the node's limits explain cannot be recomputed, and is counted.
+// compared by name; what only the node's limits explain cannot be recomputed, and is counted:
+// a function that does not end is left alone after a while.
 
 import { createReadStream } from "node:fs";
 import { register } from "node:module";
 import { createInterface } from "node:readline";
 import { isDeepStrictEqual } from "node:util";
+import { Script } from "node:vm";
 
 import { Reference } from "./index.js";
 import { Recomputation, Refusal, keyText } from "./recompute.js";
@@ -17,6 +19,10 @@ import { freezeAll } from "./rows.js";
 
 /** Disagreements that are shown. */
 const SHOWN = 20;
+
+/** How long to compute before looking whether a function ends, and how long one may take, ms. */
+const LOOK_AFTER = 3000;
+const ENDLESS = 1500;
 
 class Unfit extends Error {}
 
@@ -60,9 +66,26 @@ function fill(reference, rows) {
   reference.rows.version += 1;
 }
 
+// Runs `work` again and again until it has come to its end; `cutOff` is called in between.
+const WORK = Symbol.for("flower.reference.work");
+const script = new Script(`globalThis[Symbol.for("flower.reference.work")]()`);
+
+function whole(work, cutOff) {
+  globalThis[WORK] = work;
+  for (;;) {
+    try {
+      return script.runInThisContext({ timeout: LOOK_AFTER });
+    } catch (error) {
+      if (error.code !== "ERR_SCRIPT_EXECUTION_TIMEOUT") throw error;
+      cutOff();
+    }
+  }
+}
+
 // Every cell that must be stored, by its name and key.
 function recompute(reference, roots) {
   const made = new Recomputation(reference.app, reference.rows);
+  made.clock = () => performance.now();
   const { values } = reference.app;
   const wanted = roots.map(({ derived, key }) => [values.get(derived), key]);
   for (const of of values.values()) {
@@ -73,15 +96,19 @@ function recompute(reference, roots) {
   const rooted = new Set();
   const stored = new Map();
   const waiting = [];
-  for (const [of, key] of wanted) {
-    try {
+  const evaluateAll = () => {
+    for (; wanted.length > 0; wanted.pop()) {
+      const [of, key] = wanted.at(-1);
       const cell = made.cell(of, keyText(of, key));
       rooted.add(cell.id);
       waiting.push(cell);
-    } catch (thrown) {
-      if (!(thrown instanceof Refusal)) throw thrown;
-      throw new Unfit(`no state of the node can hold these rows: ${thrown.code}, ${thrown.message}`);
     }
+  };
+  try {
+    whole(evaluateAll, () => made.cutOff(ENDLESS));
+  } catch (thrown) {
+    if (!(thrown instanceof Refusal)) throw thrown;
+    throw new Unfit(`no state of the node can hold these rows: ${thrown.code}, ${thrown.message}`);
   }
   while (waiting.length > 0) {
     const cell = waiting.pop();

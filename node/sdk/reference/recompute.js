@@ -86,6 +86,24 @@ export class Recomputation {
     this.path = [];
     this.db = this.#makeDatabase();
     this.refusal = undefined;
+    /** What time it is in milliseconds, for whoever cuts evaluations off. */
+    this.clock = () => 0;
+    this.since = 0;
+  }
+
+  /**
+   * An evaluation was cut off from outside. The cell under way is taken for one that never ends
+   * if it has computed for `most` milliseconds while no other was evaluated; of the others that
+   * were under way nothing is kept, so that they can be asked for again.
+   */
+  cutOff(most) {
+    const under = this.path.splice(0);
+    for (const { id } of under) this.cells.delete(id);
+    const last = under.at(-1);
+    if (last === undefined || this.clock() - this.since < most) return;
+    last.outcome = { error: { name: "Error", message: "it does not end (FLOWER_LIMIT_GAS)" } };
+    for (const read of last.deps.values()) last.height = Math.max(last.height, read.height + 1);
+    this.cells.set(last.id, last);
   }
 
   /** The cell, evaluated. Throws a Refusal. */
@@ -105,6 +123,7 @@ export class Recomputation {
     }
     this.cells.set(id, cell);
     this.path.push(cell);
+    this.since = this.clock();
     try {
       this.#evaluate(cell);
     } catch (refusal) {
@@ -112,6 +131,7 @@ export class Recomputation {
       throw refusal;
     } finally {
       this.path.pop();
+      this.since = this.clock();
     }
     return cell;
   }

@@ -150,6 +150,15 @@ fn unknown_variables_are_refused_with_the_nearest_and_service_links_are_not() {
 }
 
 #[test]
+fn every_limit_that_an_error_names_is_a_setting() {
+    let known: Vec<String> = SETTINGS.iter().map(Setting::variable).collect();
+    assert!(flower_engine::limits::setting::ALL.len() > 15);
+    for name in flower_engine::limits::setting::ALL {
+        assert!(known.iter().any(|one| one == name), "{name}");
+    }
+}
+
+#[test]
 fn flags_go_before_the_environment_and_are_named_as_flags() {
     let command = clap::Command::new("t").args(SETTINGS.iter().map(Setting::arg));
     let matches = command.get_matches_from(["t", "--workers", "99", "--auth-dir=/a"]);

@@ -21,7 +21,7 @@ const FORMAT: u8 = 1;
 /// Between the id of a row and the name of a derived value in the key of a cell beside it.
 const CELL_TAIL: &[u8] = b"\0c";
 /// The name of errors that come from another cell; their text goes up as it is.
-const DERIVED_ERROR: &str = "DerivedError";
+pub(crate) const DERIVED_ERROR: &str = "DerivedError";
 /// Characters of a thrown message that are stored.
 const MESSAGE_CHARS: usize = 4_000;
 

@@ -281,9 +281,9 @@ impl Transaction {
                 ));
             }
             Ended::Stack => {
-                let (most, setting) = (self.limits.stack_bytes, setting::STACK);
+                let most = self.limits.stack_bytes;
                 return Outcome::error(format!(
-                    "it used up its stack (limit {most} bytes, {setting})"
+                    "it used up its stack (limit {most} bytes, which no setting changes): it calls itself too deep"
                 ));
             }
         };

@@ -11,6 +11,7 @@ use serde_json::Value;
 
 use super::{CallError, engine::Outcome, host};
 use crate::{
+    derived::DERIVED_ERROR,
     limits::{Limits, setting},
     problem,
     types::{self, Errors},
@@ -201,8 +202,23 @@ fn error(name: &str, json: &str, bad_cursor: Option<String>) -> Failure {
     if let Some(why) = bad_cursor.filter(|why| *why == thrown.message) {
         return host::bad_cursor(&why).into();
     }
+    if let Some(over) = derived_limit(&thrown) {
+        return over.into();
+    }
     let text = format!("{}: {}\n{}", thrown.name, thrown.message, thrown.stack);
     broken(name, text.chars().take(LOG_CHARS).collect::<String>())
+}
+
+/// A derived value that ended at a limit, and whose error nobody caught: as with a limit of the
+/// call, the caller is told which, of which cell, and the setting to change.
+fn derived_limit(thrown: &ThrownError) -> Option<CallError> {
+    if thrown.name != DERIVED_ERROR {
+        return None;
+    }
+    let named = setting::ALL
+        .iter()
+        .find(|one| thrown.message.ends_with(&format!("{one})")));
+    named.map(|one| problem::derived_limit(&thrown.message, one))
 }
 
 /// The function failed, and nothing was written. Why is for the log, not for the caller.

@@ -21,6 +21,7 @@ fn app(body: &str, options: &str) -> String {
              return `${{e.name}}: ${{e.message}}` }} }});
          export const top = mutation({{}}, (tx, key) => {{
            try {{ return tx.get(above, key) }} catch (e) {{ return e.message }} }});
+         export const bare = mutation({{}}, (tx, key) => tx.get(above, key));
          export const see = query({{}}, (db, key) => {{
            try {{ return db.get(d, key) ?? 'absent' }} catch (e) {{ return `${{e.name}}: ${{e.message}}` }} }});
          export const wrong = query({{}}, (db, {{ key }}) => {{
@@ -92,7 +93,7 @@ const MISTAKES: [(&str, &str); 24] = [
     ),
     (
         "const f = () => f() + 1; return f()",
-        "it used up its stack",
+        "it used up its stack (limit 262144 bytes, which no setting changes)",
     ),
     (
         "return 'x'.repeat(300000)",
@@ -114,6 +115,34 @@ fn what_has_no_place_inside_is_an_error_of_the_cell() {
         let seen = world.query("see", json!({"owner": "ann"}));
         assert_eq!(seen, kept, "{body}: as stored");
         assert_eq!(world.cells(), 1, "{body}: an error is stored");
+    }
+}
+
+#[test]
+fn a_limit_that_ends_a_cell_and_then_the_call_is_named() {
+    for (body, limits, setting) in [
+        ("for (;;);", Limits::default(), "FLOWER_LIMIT_GAS"),
+        (
+            "return 'x'.repeat(300000)",
+            Limits::default(),
+            "FLOWER_LIMIT_RECORD",
+        ),
+    ] {
+        let mut world = world_with(&app(body, ""), limits);
+        let error = world.fails("bare", json!({"owner": "ann"}));
+        let told = (error.status, error.code.as_str(), error.setting.as_deref());
+        assert_eq!(told, (500, "budget", Some(setting)), "{body}");
+        assert!(error.detail.starts_with(KEY), "{body}: {}", error.detail);
+    }
+    // No setting helps, and what an application throws is its own.
+    for body in [
+        "const f = () => f() + 1; return f()",
+        "throw new Error('(FLOWER_LIMIT_GAS')",
+    ] {
+        let mut world = world(&app(body, ""));
+        let error = world.fails("bare", json!({"owner": "ann"}));
+        let told = (error.status, error.code.as_str(), error.setting.as_deref());
+        assert_eq!(told, (500, "internal", None), "{body}");
     }
 }
 
