@@ -41,8 +41,12 @@ const LEFTOVERS: &str = "down-leaves-nothing";
 const PACKAGES: &str = "packages";
 const UNIT_TESTS: &str = "unit-tests";
 
-/// How many calls the engine and the reference evaluator are compared over with `--all`.
-const DIFFERENTIAL_STEPS: (&str, &str) = ("FLOWER_DIFFERENTIAL_STEPS", "100000");
+/// What unit tests do more of with `--all`: calls over which the engine and the reference
+/// evaluator are compared, and power cuts.
+const MORE: [(&str, &str); 2] = [
+    ("FLOWER_DIFFERENTIAL_STEPS", "100000"),
+    ("FLOWER_POWER_CUTS", "12000"),
+];
 
 /// How long fresh seeds are simulated, seconds.
 const SIMULATED: u32 = 60;
@@ -220,7 +224,7 @@ async fn command(check: &Check, all: bool, more: Option<String>) -> Result<Strin
     // Where a test failed says enough; backtraces would hide it.
     command.env("RUST_BACKTRACE", "0");
     if all {
-        command.env(DIFFERENTIAL_STEPS.0, DIFFERENTIAL_STEPS.1);
+        command.envs(MORE);
     }
     output(command, None).await
 }

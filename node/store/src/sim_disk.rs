@@ -159,6 +159,11 @@ impl SimDisk {
         world.fault = Some((world.operations + after, fault));
     }
 
+    /// Whether the power is off: a fault cut it, and nobody turned it on again.
+    pub fn is_dead(&self) -> bool {
+        self.world.lock().dead
+    }
+
     /// Ends a fault.
     pub fn heal(&self) {
         self.world.lock().fault = None;

@@ -101,13 +101,14 @@ struct LogContent {
     vote: Option<Bytes>,
 }
 
-fn content(open: &OpenDir) -> LogContent {
+/// A reading can be where the power goes: with its cache full, redb writes pages to make room.
+fn content(open: &OpenDir) -> Result<LogContent, Fatal> {
     let reader = open.log.reader();
-    LogContent {
+    Ok(LogContent {
         bounds: reader.bounds(),
-        records: reader.get(0..u64::MAX, u64::MAX).unwrap(),
+        records: reader.get(0..u64::MAX, u64::MAX)?,
         vote: reader.vote(),
-    }
+    })
 }
 
 /// One life between two cuts, with what a reopening may find.
@@ -128,7 +129,7 @@ struct Life<'a> {
 
 impl<'a> Life<'a> {
     fn new(open: OpenDir, truth: &'a Truth, seed: u64) -> Self {
-        let log = vec![content(&open)];
+        let log = vec![content(&open).unwrap()];
         let applied = vec![open.state.applied()];
         let good = open.log.reader().bounds().last.map_or(0, |p| p.index + 1);
         let mut life = Self {
@@ -147,7 +148,7 @@ impl<'a> Life<'a> {
 
     /// How much of the log is of the committed history.
     fn good_length(&self) -> u64 {
-        let content = content(&self.open);
+        let content = content(&self.open).unwrap();
         let start = content.bounds.purged.map_or(0, |p| p.index + 1);
         let good = content
             .records
@@ -202,9 +203,10 @@ impl<'a> Life<'a> {
 
     fn flush_as(&mut self, doing: Doing) -> Result<(), Fatal> {
         self.doing = doing;
-        self.log.push(content(&self.open));
+        self.log.push(content(&self.open)?);
         self.open.log.flush()?;
-        self.log = vec![content(&self.open)];
+        // The flush was made, whatever becomes of reading what it wrote.
+        self.log.drain(..self.log.len() - 1);
         Ok(())
     }
 
@@ -281,7 +283,7 @@ impl<'a> Life<'a> {
     /// What must hold of a directory that was opened after this life.
     fn check(&self, open: &OpenDir, seed: u64, reached: &mut Reached) {
         assert_eq!(open.report.full_repairs, 0, "seed {seed}");
-        let found = content(open);
+        let found = content(open).unwrap();
         let view = open.state.view();
         let applied = view.applied();
         // An installation that was cut off before its log was purged is finished by opening.
@@ -342,6 +344,8 @@ fn campaign(truth: &Truth, seed: u64, lives: u64, cuts: &mut Cuts) {
                     .applied()
                     .is_none_or(|p| p.index + 1 < ENTRIES);
             steps += 1;
+            let unheard = running && sim.is_dead();
+            assert!(!unheard, "seed {seed}: {:?} hid a failure", life.doing);
             // An apply seldom touches the disk itself, so that few failures hit one: some
             // lives end just behind one, with what it wrote in memory alone.
             if behind_apply && life.doing == Doing::Apply && life.chance.below(6) == 0 {
