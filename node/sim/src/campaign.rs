@@ -369,7 +369,7 @@ impl Driver {
         if let Some(why) = self.observer.look(&self.world) {
             return Err(why);
         }
-        if let Some(why) = self.watched.wrong() {
+        if let Some(why) = self.watched.wrong().or_else(sabotage::vote_forgotten) {
             return Err(why);
         }
         let accepted = self.accepted.lock().unwrap_or_else(PoisonError::into_inner);

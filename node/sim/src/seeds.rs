@@ -36,6 +36,7 @@ pub const CATCHES: &[(Break, u64, u64)] = &[
     (Break::ReaderRecordNotWritten, 1, 12),
     (Break::ReceiptOutsidePatch, 1, 12),
     (Break::StaleAdminCall, 3, 12),
+    (Break::VoteAfterLog, 1, 12),
     (Break::WatchSkips, 1, 12),
     (Break::WrongMemberAccepted, 40, 12),
 ];

@@ -8,9 +8,10 @@ use std::{
     sync::Arc,
 };
 
+use flower_api::ids::MemberId;
 use flower_store::{
     Bounds, Flushed, Log, LogPosition, LogReader,
-    sabotage::{Break, is_broken},
+    sabotage::{self, Break, is_broken},
 };
 use openraft::{
     LogState, OptionalSend, RaftLogReader, storage::IOFlushed, storage::RaftLogStorage,
@@ -49,6 +50,7 @@ enum Behind {
 
 struct Shared {
     env: Env,
+    member: MemberId,
     log: Arc<Log>,
     reader: LogReader,
     queue: Mutex<Queue>,
@@ -72,11 +74,16 @@ enum Waiter {
 pub(crate) struct FlushedLog(Arc<Shared>);
 
 impl FlushedLog {
-    /// Over a log that has just been opened.
-    pub(crate) fn new(env: &Env, log: Log) -> Self {
+    /// Over the log of `member`, which has just been opened.
+    pub(crate) fn new(env: &Env, member: MemberId, log: Log) -> Self {
         let reader = log.reader();
+        let vote = reader
+            .vote()
+            .and_then(|bytes| decode::<WireVote>(&bytes).ok());
+        sabotage::vote_found(member.0, vote.map(|vote| vote.parts()));
         Self(Arc::new(Shared {
             env: env.clone(),
+            member,
             log: Arc::new(log),
             reader,
             queue: Mutex::default(),
@@ -215,14 +222,14 @@ impl RaftLogStorage<Types> for LogStore {
     }
 
     async fn save_vote(&mut self, vote: &Vote) -> io::Result<()> {
-        self.shared.log.save_vote(encode(&WireVote::from(vote)));
-        if is_broken(Break::VoteAfterLog) {
-            return Ok(());
+        let vote = WireVote::from(vote);
+        self.shared.log.save_vote(encode(&vote));
+        if !is_broken(Break::VoteAfterLog) {
+            let flushed = self.shared.wait_for_flush().await;
+            flushed.map_err(|_| gone(&self.shared.env))?;
         }
-        self.shared
-            .wait_for_flush()
-            .await
-            .map_err(|_| gone(&self.shared.env))
+        sabotage::vote_told(self.shared.member.0, vote.parts());
+        Ok(())
     }
 
     /// Only noted: the next flush carries it. This is awaited by the library's core.

@@ -121,7 +121,7 @@ impl Consensus {
         let listening = listener
             .local_addr()
             .map_err(|e| Fatal::new(format!("the peer port does not say where it is: {e}")))?;
-        let log = FlushedLog::new(env, log);
+        let log = FlushedLog::new(env, me.member, log);
         let state = StateStore::new(env, state, log.clone(), settings.recent_bytes)
             .await
             .map_err(|e| Fatal::new(format!("the state cannot be used: {e}")))?;

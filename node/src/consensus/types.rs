@@ -149,6 +149,13 @@ pub(crate) struct WireVote {
     pub(crate) committed: bool,
 }
 
+impl WireVote {
+    /// Term, candidate, and whether it leads.
+    pub(crate) fn parts(&self) -> (u64, u64, bool) {
+        (self.term, self.candidate, self.committed)
+    }
+}
+
 impl From<&Vote> for WireVote {
     fn from(vote: &Vote) -> Self {
         Self {

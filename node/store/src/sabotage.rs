@@ -1,6 +1,6 @@
 //! Breaks, for trying out whether the simulator would notice: each leaves out or turns around
-//! one thing that the node's promises rest on. And states that a campaign of simulations must
-//! reach. Both exist with the feature `sim` only; without it nothing is ever broken or counted.
+//! one thing that the node's promises rest on. States that a campaign of simulations must reach,
+//! and votes that members may have told, for what only they themselves know. All of it exists with the feature `sim` only; without it nothing is ever broken or counted.
 
 /// What may be broken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -79,12 +79,23 @@ impl Break {
 mod switched {
     use std::{
         cell::{Cell, RefCell},
+        cmp::Ordering,
         collections::BTreeMap,
     };
 
     use super::Break;
 
+    /// Who voted for whom in which term, and whether that one leads.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    struct Told {
+        term: u64,
+        candidate: u64,
+        leads: bool,
+    }
+
     thread_local! {
+        static TOLD: RefCell<BTreeMap<u64, Told>> = const { RefCell::new(BTreeMap::new()) };
+        static FORGOTTEN: RefCell<Option<String>> = const { RefCell::new(None) };
         static BROKEN: Cell<Option<Break>> = const { Cell::new(None) };
         static REACHED: RefCell<BTreeMap<&'static str, u64>> = const { RefCell::new(BTreeMap::new()) };
     }
@@ -97,11 +108,45 @@ mod switched {
     /// Breaks this thread's world, or mends it.
     pub fn set(what: Option<Break>) {
         BROKEN.set(what);
+        TOLD.take();
+        FORGOTTEN.take();
     }
 
     /// This thread's world has reached a state.
     pub fn reach(state: &'static str) {
         REACHED.with_borrow_mut(|all| *all.entry(state).or_default() += 1);
+    }
+
+    /// A member may tell this vote from now on.
+    pub fn vote_told(member: u64, (term, candidate, leads): (u64, u64, bool)) {
+        let told = Told {
+            term,
+            candidate,
+            leads,
+        };
+        TOLD.with_borrow_mut(|all| all.insert(member, told));
+    }
+
+    /// A member that starts has found this vote: it must know all that it may have told.
+    pub fn vote_found(member: u64, found: Option<(u64, u64, bool)>) {
+        let Some(told) = TOLD.with_borrow(|all| all.get(&member).copied()) else {
+            return;
+        };
+        let (term, candidate, leads) = found.unwrap_or_default();
+        let known = match (term, leads).cmp(&(told.term, told.leads)) {
+            Ordering::Less => false,
+            Ordering::Equal => candidate == told.candidate,
+            Ordering::Greater => true,
+        };
+        if !known {
+            let why = format!("member {member:016x} told {told:?}, and found {found:?} afterwards");
+            FORGOTTEN.with_borrow_mut(|first| first.get_or_insert(why).truncate(400));
+        }
+    }
+
+    /// The first vote that was told and forgotten on this thread.
+    pub fn vote_forgotten() -> Option<String> {
+        FORGOTTEN.with_borrow(Clone::clone)
     }
 
     /// How often each state was reached on this thread; counting begins anew.
@@ -111,7 +156,7 @@ mod switched {
 }
 
 #[cfg(feature = "sim")]
-pub use switched::{is_broken, reach, set, take_reached};
+pub use switched::{is_broken, reach, set, take_reached, vote_forgotten, vote_found, vote_told};
 
 /// Nothing is broken in a program that is shipped.
 #[cfg(not(feature = "sim"))]
@@ -124,3 +169,13 @@ pub const fn is_broken(_: Break) -> bool {
 #[cfg(not(feature = "sim"))]
 #[inline]
 pub const fn reach(_: &'static str) {}
+
+/// Nobody looks at votes in a program that is shipped.
+#[cfg(not(feature = "sim"))]
+#[inline]
+pub const fn vote_told(_: u64, _: (u64, u64, bool)) {}
+
+/// Nobody looks at votes in a program that is shipped.
+#[cfg(not(feature = "sim"))]
+#[inline]
+pub const fn vote_found(_: u64, _: Option<(u64, u64, bool)>) {}

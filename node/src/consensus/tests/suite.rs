@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use flower_api::ids::MemberId;
 use flower_store::{Log, RealDisk, State};
 use openraft::{
     StorageError,
@@ -28,7 +29,7 @@ impl StoreBuilder<Types, LogStore, StateStore, tempfile::TempDir> for Builder {
         let log = Log::open(&*disk, 1 << 20, 1 << 16).unwrap();
         let (state, _) = State::open(disk.clone(), 1 << 20, 1 << 20).unwrap();
         let env = Env::real(disk).unwrap();
-        let log = FlushedLog::new(&env, log);
+        let log = FlushedLog::new(&env, MemberId(1), log);
         let state = StateStore::new(&env, state, log.clone(), 1 << 20)
             .await
             .unwrap();
