@@ -111,6 +111,13 @@ async fn killed(scene: Scene, how_many: usize) -> Result<String> {
     let (flower, work) = started(&scene, 8).await?;
     let before = members(&flower).await?;
     for round in 0..3 {
+        // The status may still be that of before the last kills.
+        wait_for("all answer", Duration::from_secs(120), || async {
+            let answer = flower.reports().await?.len();
+            ensure!(answer == 3, "{answer} pods do");
+            Ok(())
+        })
+        .await?;
         let (leader, _) = flower.wait_leader().await?;
         // The leader is always among them.
         let mut pods: Vec<String> = (0..3).map(|ordinal| flower.pod(ordinal)).collect();
