@@ -129,5 +129,53 @@ pub(crate) fn canonical(name: &str, table: &Table, row: &mut Row) -> Result<Stri
 /// # Errors
 /// When it is no object, or holds half of a surrogate pair.
 pub(crate) fn parse(name: &str, json: &str) -> Result<Row, String> {
-    serde_json::from_str(json).map_err(|e| format!("a row of {name} cannot be stored: {e}"))
+    serde_json::from_str(json).map_err(|error| {
+        let why = match half_character(json) {
+            Some(field) => format!(
+                "its field '{field}' holds half of a character (a surrogate without its other half), as when a text is cut in the middle of one; only whole characters can be stored"
+            ),
+            None => error.to_string(),
+        };
+        format!("a row of {name} cannot be stored: {why}")
+    })
+}
+
+/// Stands for half of a character while its field is looked for.
+const HALF: &str = "\u{fffd}half\u{fffd}";
+
+/// The first field of a row's JSON that holds a surrogate without its other half, if that is
+/// what is wrong with it.
+fn half_character(json: &str) -> Option<String> {
+    let (whole, halves) = without_halves(json);
+    let row: Row = serde_json::from_str(&whole).ok().filter(|_| halves)?;
+    let holds = |value: &Value| value.to_string().contains(HALF);
+    let found = row
+        .iter()
+        .find(|(name, value)| name.contains(HALF) || holds(value));
+    found.map(|(name, _)| name.replace(HALF, "\u{fffd}"))
+}
+
+/// The JSON with each half of a character replaced, and whether there was one.
+fn without_halves(json: &str) -> (String, bool) {
+    let unit = |text: &str| {
+        let hex = text.strip_prefix("\\u")?.get(..4)?;
+        u32::from_str_radix(hex, 16).ok()
+    };
+    let (mut whole, mut halves, mut rest) = (String::new(), false, json);
+    while let Some(at) = rest.find('\\') {
+        let (before, escape) = rest.split_at(at);
+        whole.push_str(before);
+        let low = || unit(&escape[6..]).is_some_and(|unit| (0xdc00..0xe000).contains(&unit));
+        let (take, half) = match unit(escape) {
+            Some(0xd800..0xdc00) if low() => (12, false),
+            Some(0xd800..0xe000) => (6, true),
+            Some(_) => (6, false),
+            None => (escape.chars().take(2).map(char::len_utf8).sum(), false),
+        };
+        whole.push_str(if half { HALF } else { &escape[..take] });
+        halves |= half;
+        rest = &escape[take..];
+    }
+    whole.push_str(rest);
+    (whole, halves)
 }

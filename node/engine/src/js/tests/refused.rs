@@ -233,6 +233,30 @@ fn arguments_are_checked_with_pointers() {
 }
 
 #[test]
+fn half_a_character_is_refused_and_its_field_named() {
+    let mut world = world(
+        r"import { mutation, t, table } from '@flower/sdk';
+        table('rows', { name: t.text(), more: t.json() });
+        export const store = mutation({ args: {} }, (tx) => [
+          { name: '\ud83d\ude00', more: '\\ud800' },
+          { name: '\ud83d\ude00'.slice(0, 1), more: 1 },
+          { name: '\\', more: { deep: ['a\ude00b'] } },
+        ].map((row) => {
+          try { tx.rows.insert(row); return 'stored'; } catch (e) { return e.message; }
+        }));",
+    );
+    let told = world.mutate("store", json!({}));
+    assert_eq!(told[0], "stored");
+    for (at, field) in [(1, "name"), (2, "more")] {
+        let text = told[at].as_str().unwrap();
+        let expected = format!(
+            "a row of rows cannot be stored: its field '{field}' holds half of a character"
+        );
+        assert!(text.starts_with(&expected), "{text}");
+    }
+}
+
+#[test]
 fn unknown_functions_and_wrong_kinds_are_404() {
     let mut world = world(TYPED);
     let error = world.fails("nothing", json!({}));
