@@ -11,7 +11,7 @@ use serde_json::json;
 use super::Test;
 use crate::cluster::{Scene, ensure_condition};
 use crate::flower::Flower;
-use crate::kube::{apiserver, controllers, etcd};
+use crate::kube::{apiserver, controllers, coredns, etcd, proxy};
 use crate::paths::Paths;
 use crate::process::stop;
 use crate::progress::wait_for;
@@ -112,6 +112,8 @@ async fn replace(from: &Path, to: &Path) -> Result<()> {
 /// Whoever keeps what it has seen of the API in memory ends with it.
 async fn down(paths: &Paths) -> Result<()> {
     for program in [
+        "coredns",
+        "kube-proxy",
         "kube-controller-manager",
         "kube-scheduler",
         "kube-apiserver",
@@ -126,5 +128,10 @@ async fn up(paths: &Paths) -> Result<()> {
     etcd::up(paths).await?;
     apiserver::up(paths).await?;
     apiserver::ready(paths).await?;
-    controllers::up(paths).await
+    controllers::up(paths).await?;
+    // It would go on waiting for changes behind a revision that the copy has not reached, and
+    // Services would lead nowhere: to the API server, for one.
+    proxy::up(paths).await?;
+    coredns::up(paths).await?;
+    coredns::ready(paths).await
 }

@@ -9,6 +9,7 @@ use std::{
     time::Duration,
 };
 
+use flower_api::sizing::Workload;
 use flower_api::{GroupId, MemberId};
 use flower_engine::Limits;
 use flower_node::{
@@ -243,6 +244,9 @@ impl Program {
             serve: ServeSettings {
                 limits: Limits::default(),
                 retention_ms: limits.retention_ms,
+                // As many as a node has by default: with fewer no mutation is ever prepared
+                // beside another.
+                workers: Workload::default().workers,
                 ..ServeSettings::default()
             },
             client: at(CLIENT),

@@ -28,6 +28,7 @@ pub const TWICE: &[u64] = &[1, 2];
 /// changed in the node moves every world a little. Breaks that are not listed have not been
 /// caught yet by the seeds that were tried.
 pub const CATCHES: &[(Break, u64, u64)] = &[
+    (Break::CertificateForgetsRange, 1, 12),
     (Break::FenceBeforeCommit, 2, 12),
     (Break::LeaderRestore, 1, 12),
     (Break::MemberIdReused, 4, 12),
