@@ -1,6 +1,6 @@
 //! Running short programs: what they said is in the error when they fail.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::path::Path;
 use std::process::Stdio;
 
@@ -49,6 +49,9 @@ pub async fn run_in<S: AsRef<OsStr>>(
 /// Runs a prepared command to its end.
 pub async fn output(mut command: Command, input: Option<&str>) -> Result<String> {
     let shown = shown(&command);
+    for name in of_our_own_build() {
+        command.env_remove(name);
+    }
     command
         .stdin(if input.is_some() {
             Stdio::piped()
@@ -81,6 +84,19 @@ pub async fn output(mut command: Command, input: Option<&str>) -> Result<String>
         bail!("{shown}: {}\n{}", output.status, said.join("\n"));
     }
     Ok(stdout)
+}
+
+/// What cargo tells the program that it runs of the program's package. Build scripts look at the
+/// same names, so that a cargo started from here would take much of what is built for outdated,
+/// and so would the next one.
+fn of_our_own_build() -> impl Iterator<Item = OsString> {
+    let of_package = |name: &OsString| {
+        let name = name.to_string_lossy();
+        let ours = ["CARGO_PKG_", "CARGO_MANIFEST_"];
+        ours.iter().any(|prefix| name.starts_with(prefix))
+            || ["CARGO_BIN_NAME", "CARGO_CRATE_NAME"].contains(&&*name)
+    };
+    std::env::vars_os().map(|(name, _)| name).filter(of_package)
 }
 
 /// The command line as a person would type it.
